@@ -33,7 +33,7 @@ async def count_all(queues: Collection[Queue]) -> None:
     asked: dict[Queue, Postponed] = {}
     async for queue in in_slices(queues, COUNTED_AT_ONCE):
         try:
-            queue.before("declare", None)
+            queue.prepare_for("declare", None)
         except Postponed as postponed:
             asked[queue] = postponed
     try:
@@ -43,7 +43,7 @@ async def count_all(queues: Collection[Queue]) -> None:
         return
     for queue in asked:
         with suppress(Postponed):  # a client's method has used the answer meanwhile
-            queue.before("declare", None)
+            queue.prepare_for("declare", None)
 
 
 async def answers(postponed: Iterable[Postponed]) -> None:

@@ -582,7 +582,7 @@ def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
         destination: Exchange | Queue | None = vhost.exchanges.get(entry.destination)
     else:
         destination = vhost.queues.get(entry.destination)
-        if destination is not None and (destination.kept or destination.exclusive_owner is not None):
+        if destination is not None and (destination.is_internal or destination.exclusive_owner is not None):
             return False
     return destination is not None and source.is_bound(destination, entry.routing_key, entry.arguments)
 

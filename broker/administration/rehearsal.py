@@ -111,7 +111,7 @@ class Rehearsal:
             store=store,
             assign=lambda _queue: idle,
             retire=_ignore,
-            kept=_ignore,
+            opened=_ignore,
             read=_ignore,
             moments=_ignore,
             fetch=_ignore,

@@ -136,7 +136,7 @@ class Keeper:
             if left.any():
                 later = [at for index, at in at_ms.items() if left[index] and at is not None]
                 returned.append((row, left, min(later, default=NEVER_MS)))
-            if queue.kept:
+            if queue.is_internal:
                 delayed += [(at_ms[index] or 0, level, slot, index, message) for index, message in due]
             else:
                 self._dead_letter(level, slot, due, "expired")

@@ -135,7 +135,7 @@ class SharedMessages(LocalMessages):
             if self._last is None:
                 await self._begin()
             self._check_epoch()
-            if not move.left:
+            if not move.remaining:
                 move.end()
                 return
             level = self._levels[0] if self._levels else None
@@ -151,7 +151,7 @@ class SharedMessages(LocalMessages):
         copies = 0
         now_ms = self.vhost.ports.clock.now_ms
         for one in seen:
-            if len(chosen) >= move.left or copies >= MOVE_COPIES:
+            if len(chosen) >= move.remaining or copies >= MOVE_COPIES:
                 break
             self._advance_past(one)
             placement = None if is_expired(self.queue, one.message, now_ms) else move.placement_of(one.message)
@@ -186,7 +186,7 @@ class SharedMessages(LocalMessages):
             await self._data.drain()
         await self._data.leases.returned()
         for one in held:
-            if move.left or not move.single_target:  # otherwise the only target refuses every further one
+            if move.remaining or not move.single_target:  # otherwise the only target refuses every further one
                 move.count(placed.outcome_of(one))
 
     def _check_epoch(self) -> None:
@@ -234,7 +234,7 @@ class _Placed:
             try:
                 with store.transaction():
                     outcome = place_message(self._vhost, placement, seen.message.body)
-                    if outcome is Outcome.TAKEN:
+                    if outcome is Outcome.ACCEPTED:
                         if number not in self._slots:
                             slot = SharedSlot(self._source.number, number, seen.row.count, delivered=False)
                             self._slots[number] = slot

@@ -115,13 +115,13 @@ class SharedQueue(Queue):
         super().__init__(declaration, ports)
         self.timed = True  # a message that is leased may expire
 
-    def _take_rules(self, rules: QueueRules) -> None:
+    def _set_rules(self, rules: QueueRules) -> None:
         """Set the rules, except those for held messages, which no policy or declare may request."""
-        super()._take_rules(replace(rules, retry=None, due_headers=()))
+        super()._set_rules(replace(rules, retry=None, due_headers=()))
 
     # -- what a method asks first -------------------------------------------------------------------------------------
 
-    def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
+    def prepare_for(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
         """Request the data that a method needs. Raises: Postponed until it is here; ChannelError 403 for a consumer."""
         asked = self._find_answer(verb, session)
         match verb:
@@ -231,7 +231,7 @@ class SharedQueue(Queue):
         self._parts.unused.forget(self.number)
         return count
 
-    def _let_go(self) -> None:
+    def _drop_references(self) -> None:
         """Clear the references that lead back to the queue; its levels stay, because running calls may ask for them."""
         for level in self.levels:
             if isinstance(level, SharedLevel):
@@ -306,7 +306,7 @@ class SharedHoldingQueue(SharedQueue):
 
     __slots__ = ("_send",)
 
-    kept = True
+    is_internal = True
     persists_all = True
 
     def release_by(self, send: Callable[[Message], None]) -> None:

@@ -146,7 +146,7 @@ class SharedTopology:
         for number, queue in enumerate(list(vhost.queues.values()), 1):
             if number % QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-            if not queue.kept:
+            if not queue.is_internal:
                 vhost.sweep.update(queue)  # no sweep runs during a start
                 limits += _limits(name, queue.numbers, queue.rules)
         await replace_limits(self._database, name, limits)

@@ -296,8 +296,8 @@ def all_changes(vhost: Vhost, owners: Mapping[Any, ForeignOwner]) -> Iterator[To
     Cost: O(n) references at once.
     """
     exchanges = [exchange for exchange in vhost.exchanges.values() if not is_predeclared(exchange.name)]
-    queues = [queue for queue in vhost.queues.values() if not queue.kept]
-    holding = {queue.name: queue.number for queue in vhost.queues.values() if queue.kept}
+    queues = [queue for queue in vhost.queues.values() if not queue.is_internal]
+    holding = {queue.name: queue.number for queue in vhost.queues.values() if queue.is_internal}
     bundles = [
         bundle.copy()
         for end in (*vhost.exchanges.values(), *vhost.queues.values())

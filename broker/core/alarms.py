@@ -18,14 +18,14 @@ ADVICE: Final[dict[Kind, str]] = {
 }
 C = TypeVar("C", bound=Hashable)
 
-CLEAR_DIVISOR: Final = 10  # an alarm ends at a distance of a tenth of its limit, or each message could raise and end it
+CLEAR_DIVISOR: Final = 10  # an alarm ends a tenth of its limit away from it: otherwise each message could toggle it
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """One limit that was passed, with the facts that an operator needs to act.
 
-    Units: `value_bytes` used memory or free disk space when it was raised; `limit_bytes` the limit it passed.
+    Units: `value_bytes` is the used memory or the free disk space at the moment at which the alarm was raised.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Alarm:
     setting: str
 
     def fields(self) -> dict[str, str | int]:
-        """Return the keys of the warning `alarm.raised`: the limit, its setting, and what to do."""
+        """Return the fields of the log event `alarm.raised`: the limit, its setting, and what to do."""
         return {
             "kind": self.kind,
             "value_bytes": self.value_bytes,
@@ -46,12 +46,12 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The database of the cluster is unreachable, or fails."""
+    """The alarm of a cluster's database, which is unreachable or fails."""
 
     reason: str
 
     def fields(self) -> dict[str, str | int]:
-        """Return the keys of the warning `alarm.raised`."""
+        """Return the fields of the log event `alarm.raised`."""
         advice = "publishers wait: make PostgreSQL work, and reachable from this node"
         return {"kind": DATABASE, "reason": self.reason, "advice": advice}
 
@@ -99,9 +99,9 @@ class Alarms(Generic[C]):
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
     def measure(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
-        """Process a measured value, and return whether it raised or cleared the alarm of its kind. `alarms` tells
-        which; then call `block` or `unblock`. A non-empty `lacks` names a missing resource: it raises and holds the
-        alarm regardless of the limit.
+        """Process a measured value, and return whether it raised or cleared the alarm of its kind: `alarms` has the
+        alarm if it was raised. Then call `block` or `unblock`. `lacks` is set while a resource is missing: the alarm
+        is then raised, and not cleared, whatever the limit.
         """
         watermark = self._watermarks[kind]
         if kind in self.alarms:
@@ -153,5 +153,4 @@ class Alarms(Generic[C]):
         return freed
 
     def forget(self, connection: C) -> None:
-        """Forget a connection that ended."""
         self.blocked.discard(connection)

@@ -1,6 +1,5 @@
-"""Answers about durable changes: each is sent once the record of the change is on disk. Only answers wait. The methods
-after them run at once, as do those of other clients; any later answer that reveals a change which a crash could undo
-waits too.
+"""Answers to methods that make durable changes: each is sent once the record of its change is on disk. The methods that
+follow do not wait, but any answer that would reveal a change which a crash could still undo does.
 """
 
 from __future__ import annotations
@@ -15,11 +14,11 @@ from broker.core.confirmable import Confirmer
 from broker.core.topology.changes import Subject
 from broker.core.topology.deferred_unbinding import DeferredUnbinding
 
-NOTHING: Final = 0  # the number of no change: an answer does not wait for it
+NOTHING: Final = 0  # changes are numbered from 1: an answer with this number waits for none
 
 
 class Mark(NamedTuple):
-    """The number of changes, and of binding bundles removed from the indexes over several turns, before a method."""
+    """The numbers of durable changes, and of bundles of bindings to be removed in later turns, before a method ran."""
 
     changes: int
     bundles: int
@@ -70,8 +69,8 @@ class Answers:
             self._keep(channel, self.promise(channel, method), number, mark)
 
     def promise(self, channel: Channel, method: Method | None) -> Withheld:
-        """Reserve the place of an answer on its channel before the method takes effect; `fulfil` must follow. Without
-        an answer, the channel's next answers wait until `release`.
+        """Reserve the place of an answer on its channel before the method takes effect; call `fulfil` afterwards, or
+        `release` if there is no answer. The channel's next answers wait until then.
         """
         answer = channel.withhold(method)
         self._connections[channel.connection] = None
@@ -82,17 +81,16 @@ class Answers:
         self._keep(channel, answer, self._awaited(subject, mark), mark)
 
     def release(self, channel: Channel, answer: Withheld) -> None:
-        """Send the answers that waited for a promise but for no change."""
+        """Give up a promised answer, so that the answers behind it no longer wait for it."""
         self._settle(channel.connection, answer, NOTHING)
 
     def _awaited(self, subject: Subject, mark: Mark | None) -> int:
-        """Return the number of the change that an answer waits for."""
         if mark is not None and mark.changes != self.published:
             return self.published
         return self._unsafe.get(subject, NOTHING)
 
     def _keep(self, channel: Channel, answer: Withheld, number: int, mark: Mark | None) -> None:
-        """Withhold an answer until a change is on disk, with the last slice of the durable work that it began."""
+        """Withhold an answer until its change is on disk and the bindings that its method deleted are removed."""
         settle = partial(self._settle, channel.connection, answer, number)
         if number != NOTHING and mark is not None and mark.bundles != self._deferred.begun:
             self._deferred.when_removed(settle)

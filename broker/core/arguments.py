@@ -1,4 +1,4 @@
-"""Fields of argument tables: RabbitMQ's names of their types, their printed form, and their form in JSON."""
+"""The values in argument tables: RabbitMQ's names for their types, its text for them, and a lossless form in JSON."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def amqp_type(value: object) -> str:
 
 
 def type_class(value: object) -> str:
-    """Return the class within which two values may be equal: integers of all widths are one class, booleans another."""
+    """Return the class of types within which two values can be equal: `int` for all integers and decimals."""
     name = amqp_type(value)
     return "int" if name in ("signedint", "long", "decimal") else name
 
@@ -87,16 +87,16 @@ _TYPE_NAMES: tuple[tuple[type | tuple[type, ...], str], ...] = (
 
 
 def typed_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an argument table as JSON from which `read_typed` makes the same one.
+    """Return an argument table as JSON that `read_typed` converts back without loss.
 
     Shapes: a value without a JSON type is an object with one key, `$` and AMQP's type octet.
 
         {"$D": "1.50"}          decimal
-        {"$T": 1700000000}       timestamp in seconds; as a text where it is beyond 64 bits with a sign
+        {"$T": 1700000000}       timestamp in seconds; a string if it exceeds a signed integer of 64 bits
         {"$x": "AAEC"}           byte array, in Base64
         {"$S": "//4A"}           long string that is not UTF-8, in Base64
-        {"$d": "inf"}            double that is not a number or has no end
-        {"$F": {...}}            table with one such key itself
+        {"$d": "inf"}            double that is infinite or NaN
+        {"$F": {...}}            table whose only key is one of these
 
     RabbitMQ loses these types in its own export, and reads such an object as a table.
     """
@@ -104,8 +104,8 @@ def typed_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_typed(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument table of such JSON, whose depth was checked. An object that only looks like a typed value is
-    a table.
+    """Return the argument table that `typed_table` wrote as JSON; the caller has checked its depth. An object whose
+    value does not have the format of its key is a table.
     """
     return {name: _read(value) for name, value in arguments.items()}
 
@@ -126,7 +126,7 @@ def _typed(value: Any) -> Any:
         return {"$D": str(value)}
     if isinstance(value, float) and value - value != 0:
         return {"$d": str(value)}
-    if isinstance(value, int) and value > INT_64_MAX:  # only a timestamp beyond the calendar is read as such
+    if isinstance(value, int) and value > INT_64_MAX:  # a timestamp that a datetime cannot represent
         return {"$T": str(value)}
     if value is None or isinstance(value, (int, float, str)):
         return value
@@ -147,7 +147,7 @@ def _read(value: Any) -> Any:
 
 
 def _octet_of(table: Mapping[str, Any]) -> str:
-    """Return the only key of a table if it is that of a typed value, else an empty text."""
+    """Return the key of a table that represents a typed value; an empty string for any other table."""
     if len(table) != 1:
         return ""
     (key,) = table
@@ -156,7 +156,7 @@ def _octet_of(table: Mapping[str, Any]) -> str:
 
 def _decimal(text: Any) -> Decimal:
     value = Decimal(text)
-    encode_table({"": value})  # raises for what AMQP has no room for
+    encode_table({"": value})  # raises if AMQP cannot represent it
     return value
 
 

@@ -1,10 +1,9 @@
 """A regular expression that an operator wrote for a permission or a policy, with a bound on its search time.
 
-Such a pattern may be exponential, so a search has a time bound. Only the computing time of the search counts, so that
-no user loses a right because the machine is busy. A name that exceeds the bound is searched by RE2, in linear time,
-where it is installed (the extra `re2`) and supports the pattern: it has no lookahead, for example. Otherwise the name
-is undecided, and the caller decides on the safe side. Each name has its own bound, so a hostile name does not change
-the answer for another. Names that are written out, and `.*`, need no bound.
+The search of such an expression may take exponential time, so its CPU time is limited; a busy machine does not count.
+When a search exceeds the limit, RE2 searches in linear time, if it is installed (the extra `re2`) and supports the
+pattern: it has no lookahead, for example. Otherwise the result is undecided, and the caller errs on the safe side. The
+limit holds for each name, so a hostile name does not affect the result for another. Literal names and `.*` need none.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from typing import Any, Final
 from broker.event_log import get_logger
 
 PATTERN_MAX_CHARACTERS: Final = 1024
-UNROLLED_MAX: Final = 20_000  # a repetition of a fixed count is expanded when compiled, the inner within the outer
+UNROLLED_MAX: Final = 20_000  # characters after the compiler has expanded counted repetitions, nested ones too
 SEARCH_MAX_MS: Final = 2  # a name of 255 octets takes some microseconds
-TRIES_MAX: Final = 2  # a pause of the virtual machine counts as computing time, but rarely happens twice in a row
+TRIES_MAX: Final = 2  # a pause of the virtual machine counts as CPU time, but rarely happens twice in a row
 LINEAR_MAX_BYTES: Final = 1 << 20  # RE2's cache for a pattern; beyond it RE2 computes again and stays linear
 
 REPETITION: Final = re.compile(r"\{\s*([0-9]*)\s*(?:,\s*[0-9]*\s*)?\}")
 CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:[a-z^]+:\]|[^\]\\])*\]", re.DOTALL)
-COUNT_END: Final = 1 << 32  # the compiler refuses it
-# Single characters, and anything at the end: no backtracking. Groups could backtrack.
+COUNT_END: Final = 1 << 32  # the compiler refuses repetition counts from here on
+# Literal characters and dots, with `.*` only at the end, need no backtracking. Groups could.
 PLAIN: Final = re.compile(r"\^?(?:[\w /:@#%&,;=~!<>'\"-]|\\[^\w\s]|\.(?!\*))*(?:\.\*)?\$?", re.ASCII)
 # Syntax that the two engines interpret differently: Unicode digits and letters after a backslash, braces without a
 # count.
@@ -35,18 +34,17 @@ _log = get_logger()
 
 
 class BoundedPattern:
-    """Search names as RabbitMQ's re:run does: unanchored, in ASCII terms, `.` stops at a line's end.
+    """Search names as RabbitMQ's re:run does: unanchored, with ASCII classes, and `.` does not match a line end.
 
-    Units: ``slow`` counts the names whose search ran out of time.
-    Raises: ValueError with the reason, for a text that is too long or not a regular expression.
+    Units: ``slow`` counts the searches that exceeded the limit.
     """
 
     __slots__ = ("_compiled", "_linear", "_plain", "slow", "text")
 
     def __init__(self, text: str, *, written: str | None = None) -> None:
-        """Compile the expression; `text` is the operator's own text if it differs.
+        """Compile the expression `text`; `written` is the operator's own text if it differs.
 
-        Raises: ValueError.
+        Raises: ValueError with the reason, for a text that is too long or not a regular expression.
         """
         if len(text) > PATTERN_MAX_CHARACTERS:
             raise ValueError(f"longer than {PATTERN_MAX_CHARACTERS} characters")
@@ -59,13 +57,13 @@ class BoundedPattern:
         self._compiled: Any = re.compile(text, re.ASCII) if self._plain else bounded(text)
 
     def search(self, name: str) -> bool:
-        """Return whether the pattern matches somewhere in the name; False if the time ran out. Cost: `try_search`."""
+        """Return whether the pattern matches anywhere in the name; False if undecided. Cost: as `try_search`."""
         return self.try_search(name) is True
 
     def try_search(self, name: str) -> bool | None:
-        """Answer as `search` does, but return None if the time ran out, which must not be cached.
+        """Search as `search` does, but return None if undecided; the caller must not cache that.
 
-        Cost: TRIES_MAX times SEARCH_MAX_MS of computing; twice that when other threads compute too.
+        Cost: TRIES_MAX times SEARCH_MAX_MS of CPU time; twice that when other threads run too.
         """
         if self._plain:
             return self._compiled.search(name) is not None
@@ -76,7 +74,7 @@ class BoundedPattern:
         while tries < TRIES_MAX:
             begun_s = thread_time()
             try:
-                # Other threads do not run meanwhile, because the limit covers the computing time of all threads.
+                # Keep the GIL: the timeout counts the CPU time of all threads.
                 return self._compiled.search(name, timeout=limit_s, concurrent=False) is not None
             except TimeoutError:
                 if thread_time() - begun_s >= SEARCH_MAX_MS / 1000:
@@ -84,7 +82,7 @@ class BoundedPattern:
                 else:
                     limit_s *= 2  # threads that run without the GIL used part of it
         self.slow += 1
-        if self.slow == 1:  # once: a client that can make it slow can do so for every name
+        if self.slow == 1:  # log it once: a client that finds one slow name can find many
             self._linear = linear(self._compiled.pattern)
             decided = self._linear is not None
             _log.warning(
@@ -95,13 +93,13 @@ class BoundedPattern:
         return None
 
     def _is_same_in_both(self, name: str) -> bool:
-        """Return whether RE2 reads the name as `regex` does: without line ends, spaces and Unicode case rules."""
+        """Return whether RE2 and `regex` agree on a name: they differ on line ends, spaces and Unicode case rules."""
         return name.isprintable() and (name.isascii() or "(?" not in self._compiled.pattern)
 
 
 def bounded(text: str) -> Any:
-    """Return the pattern compiled so that a search takes a timeout. Raises: ValueError."""
-    import regex  # noqa: PLC0415 - 1.5 MB, and most brokers have plain patterns alone
+    """Compile a pattern whose searches accept a timeout. Raises: ValueError."""
+    import regex  # noqa: PLC0415 - takes 1.5 MB, and most brokers have plain patterns only
 
     try:
         with warnings.catch_warnings():
@@ -113,11 +111,11 @@ def bounded(text: str) -> Any:
 
 
 def linear(text: str) -> Any:
-    """Return the pattern compiled by RE2, None if RE2 is not installed, does not support it, or might interpret it
-    differently.
+    """Compile a pattern with RE2; return None if RE2 is not installed, does not support the pattern, or might interpret
+    it differently.
     """
     try:
-        import re2  # noqa: PLC0415 - for patterns that ran out of time
+        import re2  # noqa: PLC0415 - only for patterns that exceeded the limit
     except ImportError:  # the extra is not installed
         return None
     if AMBIGUOUS.search(text):
@@ -133,9 +131,9 @@ def linear(text: str) -> Any:
 
 
 def unrolled(text: str) -> int:
-    """Return the length of a pattern with its repetitions expanded to their least counts.
+    """Estimate the length of a pattern with its repetitions expanded to their minimum counts.
 
-    This is an estimate that need not parse exactly: it only has to be large where the true cost is large.
+    The result need not be exact: it only has to be large if compiling the pattern is expensive.
     """
     groups: list[int] = [0]
     last = at = 0

@@ -1,4 +1,4 @@
-"""The committer's view of work that waits for the disk: of a publisher, a transaction, or the answers of a vhost."""
+"""Interfaces between the committer and work that waits for the disk: a publisher, a transaction, a vhost's answers."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Protocol
 
 
 class Confirmable(Protocol):
-    """Numbered work, which learns up to which number it is on disk. Units: ``published``, ``confirmed`` and ``logged``
-    are its own numbers; ``logged`` is the last one that has to wait for the disk.
-    Invariant: ``waiting`` is set while it is on the committer's list.
+    """Numbered work that is confirmed once it is on disk. Units: ``published`` is the last number that was assigned,
+    ``logged`` the last one that has to wait for the disk, and ``confirmed`` the last one that was confirmed.
+    Invariant: ``waiting`` is set while the work is on the committer's list.
     """
 
     confirmed: int
@@ -21,14 +21,14 @@ class Confirmable(Protocol):
 
 
 class Refusable(Confirmable, Protocol):
-    """Confirmable work of which a shared store may refuse a part before it is confirmed."""
+    """Confirmable publishes, some of which a shared store may refuse before they are confirmed."""
 
     def refuse(self, number: int) -> None:
         """Record that a full queue refused the message with this number."""
 
 
 class ConfirmedPublishes(Refusable, Protocol):
-    """The publishes of one channel, which are numbered and answered while it is ``confirming``."""
+    """The publishes of one channel, which are numbered and confirmed while ``confirming`` is set."""
 
     confirming: bool
 

@@ -1,4 +1,4 @@
-"""Deadlines: actions and the moments at which they are due, as a value. `run` is called by the owner of a clock."""
+"""Deadlines: actions and the moments at which they are due. The owner of a clock calls `run`."""
 
 from __future__ import annotations
 
@@ -6,14 +6,13 @@ from collections.abc import Callable, Hashable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-TURN_SHARE: Final = 1000  # units of about ten microseconds that rules may use in one loop turn
-NEVER: Final = 1 << 61  # a moment beyond all others; compiled code compares numbers of up to 62 bits at once
+TURN_SHARE: Final = 1000  # units of about ten microseconds that background work may use in one loop turn
+NEVER: Final = 1 << 61  # later than any moment; compiled code compares integers of up to 62 bits without a call
 
 
 class Clock:
-    """The broker's clock, in milliseconds, as precise as the timestamp of a record. The time of day is the clock's time
-    minus ``ahead_ms``. It is a class, not a protocol: compiled code reads an attribute of a class without looking it up
-    by its name.
+    """The broker's clock, in milliseconds, as precise as the timestamp of a record. The time of day is ``now_ms`` minus
+    ``ahead_ms``. This is a class, not a protocol: compiled code reads an attribute of a class without a lookup by name.
     """
 
     def __init__(self, now_ms: int = 0, ahead_ms: int = 0) -> None:
@@ -22,14 +21,15 @@ class Clock:
 
 
 class Deadlines:
-    """Hold one moment and one action per key.
+    """Schedule one action for each key.
 
-    Units: moments are in milliseconds of the broker's clock. ``left`` is the rest of the turn's share: dropping a
-        message takes one unit, dead-lettering it takes more. Work beyond the share is done in the next turn, so that
-        clients do not wait while a million messages expire at once.
-    Invariant: ``next_ms`` is the earliest moment that is set, None when none is; ``earliest_ms`` is no later, and costs
-        no call. ``armed`` is called whenever a moment was set that is earlier than all others.
-    Cost: O(log n) to set and to cancel, amortised: a replaced entry stays in the heap until it comes up, or until most
+    Units: moments are in milliseconds of the broker's clock. ``units_left`` is the unused part of the turn's share:
+        dropping a message takes one unit, dead-lettering it takes more. Work beyond the share is done in the next turn,
+        so that clients do not wait while a million messages expire at once.
+    Invariant: ``next_ms`` is the earliest moment that is set, None if there is none. ``earliest_ms`` is that moment or
+        an earlier one, and reading it costs no call. ``armed`` is called whenever a new moment is earlier than all
+        others.
+    Cost: O(log n) to set and to cancel, amortised: a replaced entry stays in the heap until it is due, or until most
         entries are replaced ones.
     """
 
@@ -40,13 +40,13 @@ class Deadlines:
         self._serial = 0
         self.armed = armed
         self.earliest_ms = NEVER
-        self.left = TURN_SHARE
+        self.units_left = TURN_SHARE
 
     @property
     def next_ms(self) -> int | None:
         """The earliest moment that is set."""
         heap = self._heap
-        while heap and not self._stands(heap[0]):
+        while heap and not self._is_current(heap[0]):
             heappop(heap)
         self.earliest_ms = heap[0][0] if heap else NEVER
         return heap[0][0] if heap else None
@@ -65,7 +65,7 @@ class Deadlines:
         self._serial += 1
         self._actions[key] = (at_ms, self._serial, action)
         heappush(self._heap, (at_ms, self._serial, key))
-        self._tidy()
+        self._compact()
         if first_ms is None or at_ms < first_ms:
             self.earliest_ms = at_ms
             self.armed()
@@ -77,7 +77,7 @@ class Deadlines:
     def cancel(self, key: Hashable) -> None:
         """Cancel the action of a key, if one is set."""
         if self._actions.pop(key, None) is not None:
-            self._tidy()
+            self._compact()
 
     def end(self) -> None:
         """Cancel everything, because the vhost has ended."""
@@ -86,37 +86,36 @@ class Deadlines:
         self.armed = lambda: None
 
     def spend(self, units: int) -> None:
-        """Use up units of the turn's share."""
-        self.left -= units
+        self.units_left -= units
 
     def begin_turn(self) -> None:
         """Reset the share for the next turn."""
-        self.left = TURN_SHARE
+        self.units_left = TURN_SHARE
 
     def run(self, now_ms: int) -> None:
-        """Call the actions that are due, earliest first, within the turn's share; each takes one unit. Actions set
-        meanwhile and due now are called in the next run.
+        """Call the actions that are due, earliest first, within the turn's share; each takes one unit. Actions that
+        these set for now are called in the next run.
         """
         last = self._serial
         later: list[tuple[int, int, Hashable]] = []
         heap = self._heap
-        while heap and heap[0][0] <= now_ms and self.left > 0:
+        while heap and heap[0][0] <= now_ms and self.units_left > 0:
             entry = heappop(heap)
-            if not self._stands(entry):
+            if not self._is_current(entry):
                 continue
             if entry[1] > last:
                 later.append(entry)
                 continue
-            self.left -= 1
+            self.units_left -= 1
             self._actions.pop(entry[2])[2]()
         for entry in later:
             heappush(heap, entry)
 
-    def _stands(self, entry: tuple[int, int, Hashable]) -> bool:
+    def _is_current(self, entry: tuple[int, int, Hashable]) -> bool:
         found = self._actions.get(entry[2])
         return found is not None and found[1] == entry[1]
 
-    def _tidy(self) -> None:
+    def _compact(self) -> None:
         if len(self._heap) > 64 and len(self._heap) > 4 * len(self._actions):
-            self._heap[:] = [entry for entry in self._heap if self._stands(entry)]
+            self._heap[:] = [entry for entry in self._heap if self._is_current(entry)]
             heapify(self._heap)

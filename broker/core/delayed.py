@@ -1,8 +1,7 @@
-"""Delayed messages: those that an x-delayed-message exchange holds, and those that a queue holds for later.
+"""Delayed messages of exchanges of the type x-delayed-message, and of queues.
 
-Each such exchange has a queue of its own in which its messages wait. When due, a message is routed as the exchange
-would route it at that moment. A queue holds its delayed messages in a separate level, and delivers them next when they
-are due.
+Each such exchange has an internal queue in which its messages wait. A message that is due is routed as the exchange
+routes at that moment. A queue keeps its delayed messages in a separate level, and delivers one next when it is due.
 Source: the plugin rabbitmq_delayed_message_exchange; RabbitMQ 4.3, rabbit_fifo (delayed retry).
 """
 
@@ -32,7 +31,7 @@ RECEIVED_OCTETS: Final = RECEIVED.encode()
 
 
 class Delay(Holding):
-    """Hold the messages of one exchange in a queue of their own, and route those that are due."""
+    """Hold the messages of one exchange in an internal queue, and route those that are due."""
 
     def __init__(
         self, ports: QueuePorts[Level, Queue], router: Router, poster: Poster, exchange: Exchange, queue: Queue
@@ -44,7 +43,6 @@ class Delay(Holding):
         self.exchange = exchange
 
     def hold(self, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Hold a message until it is due."""
         self.keep(message, message.timestamp_ms + delay_ms, number)
 
     def send(self, held: Message, returns: ReturnRun | None = None) -> None:
@@ -71,9 +69,7 @@ class QueueDelay(Holding):
         self._queue = queue
 
     def send(self, held: Message, returns: ReturnRun | None) -> None:
-        """Put a due message into its queue. The time to live of a message that was never returned begins now, when it
-        enters the queue.
-        """
+        """Add a due message to its queue. Unless it was returned, its time to live starts now."""
         queue, now_ms = self._queue, self._ports.clock.now_ms
         entered_ms = now_ms if returns is None else held.timestamp_ms
         message = Message(held.envelope, held.header, held.body, held.charge, held.facts, entered_ms)
@@ -103,9 +99,7 @@ class Delays:
         self._by_name: dict[str, Delay] = {}
 
     def of(self, queue: Queue) -> Holding | None:
-        """Return the delay of a queue, None without one; for the holding queue of an exchange, the delay of the
-        exchange.
-        """
+        """Return the delay of a queue, None without one. The holding queue of an exchange has the exchange's delay."""
         if queue.is_holding:
             return self._by_name.get(queue.name.removeprefix(HOLDING_PREFIX))
         return queue.holding
@@ -129,7 +123,7 @@ class Delays:
         self._queues.drop(delay.queue)
 
     def restored(self) -> None:
-        """Set up all delays after recovery from their held messages, and drop holding queues without an exchange."""
+        """Restore all delays from their held messages after recovery, and drop holding queues without an exchange."""
         for exchange in list(self._exchanges.values()):
             if exchange.delayed and exchange.name not in self._by_name:
                 self.open(exchange)

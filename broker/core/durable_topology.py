@@ -15,15 +15,15 @@ from broker.core.vhost import Vhost
 from broker.routing.bundle import Bundle
 from broker.routing.exchange import Exchange
 
-_End = tuple[str, int]  # one end of a binding: an exchange and its incarnation, or no name and a queue's number
+_End = tuple[str, int]  # one end of a binding: the name and incarnation of an exchange, or "" and a queue's number
 _Identity = tuple[_End, _End, str, str]
 BUNDLES_PER_STEP: Final = 64
 
 
 class ChangeFold:
-    """The exchanges, queues and bindings that result from the changes read so far, by name. Changes that were already
-    applied, or whose queue or exchange is gone, are skipped. A deletion does no work for the bindings: each has the
-    queue's number and the incarnation of its exchanges, and bindings of a former incarnation are skipped at the end.
+    """The exchanges and queues, by name, and the bindings that result from a sequence of changes. A change that was
+    already applied, or whose queue or exchange was deleted, has no effect. A deletion need not visit the bindings: each
+    has the number of its queue and the incarnation of its exchanges, and those of former ones are skipped at the end.
     """
 
     def __init__(self, changes: Iterable[Change]) -> None:
@@ -31,7 +31,7 @@ class ChangeFold:
         self.queues: dict[str, Change] = {}
         self.last_number = 0
         self.of_producers: list[Change] = []
-        self._lives: dict[str, int] = {}
+        self._incarnations: dict[str, int] = {}
         self._bindings: dict[_Identity, Change] = {}
         for change in changes:
             _FOLD[change["change"]](self, change)
@@ -42,17 +42,17 @@ class ChangeFold:
     def exchange_deleted(self, change: Change) -> None:
         name = change["name"]
         self.exchanges.pop(name, None)
-        self._lives[name] = self._lives.get(name, 0) + 1
+        self._incarnations[name] = self._incarnations.get(name, 0) + 1
 
     def queue_declared(self, change: Change) -> None:
-        standing = self.queues.get(change["name"])
-        if standing is None or standing["number"] == change["number"]:
+        declared = self.queues.get(change["name"])
+        if declared is None or declared["number"] == change["number"]:
             self.queues[change["name"]] = change
         self.last_number = max(self.last_number, change["number"])
 
     def queue_deleted(self, change: Change) -> None:
-        standing = self.queues.get(change["name"])
-        if standing is not None and standing["number"] == change["number"]:
+        declared = self.queues.get(change["name"])
+        if declared is not None and declared["number"] == change["number"]:
             del self.queues[change["name"]]
         self.last_number = max(self.last_number, change["number"])
 
@@ -65,35 +65,35 @@ class ChangeFold:
     def of_producer(self, change: Change) -> None:
         self.of_producers.append(change)
 
-    def standing_bindings(self) -> list[Change]:
-        """Return the bindings whose ends exist, in the order in which they were made."""
+    def existing_bindings(self) -> list[Change]:
+        """Return the bindings whose two ends exist, in the order in which they were made."""
         return [
             change
             for identity, change in self._bindings.items()
-            if self._stands(change) and identity == self._identity(change)
+            if self._ends_exist(change) and identity == self._identity(change)
         ]
 
-    def _stands(self, change: Change) -> bool:
-        if not self._there(change["exchange"]):
+    def _ends_exist(self, change: Change) -> bool:
+        if not self._exchange_exists(change["exchange"]):
             return False
         if "destination" in change:
-            return self._there(change["destination"])
+            return self._exchange_exists(change["destination"])
         queue = self.queues.get(change["queue"])
         return queue is not None and bool(queue["number"] == change["number"])
 
-    def _there(self, name: str) -> bool:
+    def _exchange_exists(self, name: str) -> bool:
         return name in self.exchanges or is_predeclared(name)
 
     def _identity(self, change: Change) -> _Identity:
         source = change["exchange"]
         if "destination" in change:
             name = change["destination"]
-            to: _End = (name, self._lives.get(name, 0))
+            to: _End = (name, self._incarnations.get(name, 0))
         else:
             to = ("", change["number"])  # no exchange with bindings has the empty name
         table = change["arguments"]
         arguments = json.dumps(table, sort_keys=True) if table else ""
-        return to, (source, self._lives.get(source, 0)), change["key"], arguments
+        return to, (source, self._incarnations.get(source, 0)), change["key"], arguments
 
 
 _FOLD: Final[dict[str, Callable[[ChangeFold, Change], None]]] = {
@@ -111,34 +111,33 @@ _FOLD: Final[dict[str, Callable[[ChangeFold, Change], None]]] = {
 
 
 class TopologySnapshot:
-    """The durable exchanges and queues of one moment, their bindings, and the producers, as the changes that make them.
+    """A snapshot of the durable exchanges, queues and bindings and of the producers, as the changes that create them.
 
-    The constructor copies everything that may change. The changes themselves are encoded lazily, in a thread: encoding
-    those of a hundred thousand queues takes a fifth of a second.
+    The constructor copies references to everything that may change, and a thread encodes the changes lazily: a hundred
+    thousand queues take a fifth of a second.
     Cost: O(n) references at once.
     """
 
     def __init__(self, vhost: Vhost, *, at_once: bool = True) -> None:
-        """Without `at_once`, `copy_bindings` copies the bindings later, when they may have changed.
-
-        Nothing is lost if the changes since this moment are applied after these.
+        """Without `at_once`, the caller runs `copy_bindings` later, when bindings may have changed. That is correct if
+        the changes made since now are applied after the snapshot.
         """
         self._exchanges = list(vhost.exchanges.values())
         self.queues = list(vhost.queues.values())
-        self._led_to: list[Bundle[Exchange]] = []
+        self._bundles: list[Bundle[Exchange]] = []
         self._producers = vhost.producers.snapshot()
         if at_once:
             for _ in self.copy_bindings():
                 pass
 
     def copy_bindings(self) -> Iterator[None]:
-        """Copy the bindings, in one step for each queue and exchange and for each 64 of its bindings."""
+        """Copy the bindings, in one step for each destination and each BUNDLES_PER_STEP of its sources."""
         destinations: list[Queue | Exchange] = [*self._exchanges, *self.queues]
         for destination in destinations:
             if destination.durable:
                 for number, (source, bundle) in enumerate(list(destination.incoming.items()), 1):
                     if source.durable and not source.deleted:
-                        self._led_to.append(bundle.copy())
+                        self._bundles.append(bundle.copy())
                     if number % BUNDLES_PER_STEP == 0:
                         yield
             yield
@@ -152,14 +151,14 @@ class TopologySnapshot:
         for queue in self.queues:
             if queue.durable:
                 yield new_queue(queue.declaration)
-        for bundle in self._led_to:
+        for bundle in self._bundles:
             for key, arguments in bundle.items():
                 yield bound(bundle.destination, bundle.source, key, arguments)
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
-    """Create the resulting topology in a new vhost, without journaling it. The history is folded first: a queue that
-    was deleted again is never created and gets no worker.
+    """Create the topology that results from the changes in a new vhost, without journaling it. A queue that was deleted
+    again is never created and gets no worker.
     """
     fold = ChangeFold(changes)
     for change in fold.exchanges.values():
@@ -181,7 +180,7 @@ def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
                 recovered=change.get("recovered", False),
             )
         )
-    for change in fold.standing_bindings():
+    for change in fold.existing_bindings():
         exchange = vhost.exchanges[change["exchange"]]
         to_exchange = "destination" in change
         destination = vhost.exchanges[change["destination"]] if to_exchange else vhost.queues[change["queue"]]

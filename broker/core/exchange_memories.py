@@ -1,4 +1,4 @@
-"""The memories of exchanges: create and delete their queues, and replay the history to later bindings."""
+"""The internal queues in which exchanges remember messages: their history, replayed to new bindings, or ids seen."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broker.slots.slot import Slot
 
 
 class ExchangeMemories:
-    """Open and close the memories of the exchanges of a vhost."""
+    """Create and delete the memory queues of a vhost's exchanges, and replay their history."""
 
     def __init__(self, exchanges: Exchanges, queues: Queues, poster: Poster, ports: QueuePorts[Level, Queue]) -> None:
         self._exchanges = exchanges
@@ -29,18 +29,17 @@ class ExchangeMemories:
         self._ports = ports
 
     def open(self, exchange: MemoryExchange) -> None:
-        """Set the memory of an exchange, creating it if it does not exist."""
+        """Set the memory queue of an exchange; create the queue if it does not exist."""
         name, durable = exchange.memory_prefix + exchange.name, exchange.durable and exchange.lasts
         queue = self._queues.own(name, durable=durable, arguments=dict(exchange.memory_arguments))
         exchange.remember_in(queue, queue.stops if isinstance(queue, SeenQueue) else None)
 
     def close(self, exchange: MemoryExchange) -> None:
-        """Delete the memory of a deleted exchange."""
         if isinstance(exchange.memory, Queue):
             self._queues.drop(exchange.memory)
 
     def restored(self) -> None:
-        """Open the memories after a start, and drop those without an exchange."""
+        """Set all memory queues after recovery, and drop those without an exchange."""
         for exchange in list(self._exchanges.values()):
             if isinstance(exchange, MemoryExchange):
                 self.open(exchange)
@@ -80,5 +79,5 @@ class ExchangeMemories:
 
 
 def _copy(message: Message, queues: int, now_ms: int) -> Message:
-    """Return a copy of a message, as published now to this number of queues."""
+    """Return a copy of a message that is published now to a number of queues."""
     return new_message(message.envelope, message.header, message.body, message.facts, now_ms, queues)

@@ -1,8 +1,5 @@
-"""The firehose: copies of all messages published to a vhost and delivered from it, for the exchange
-`amq.rabbitmq.trace`.
-
-While it is off, the firehose costs the publish path nothing. The first watcher drops the publish caches; from then on
-each publish takes the slow path. Source: RabbitMQ, rabbit_trace.
+"""The firehose: copies of all messages published to a vhost and delivered from it, for watchers and for the exchange
+`amq.rabbitmq.trace`. Source: RabbitMQ, rabbit_trace.
 """
 
 from __future__ import annotations
@@ -25,8 +22,8 @@ from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.topology.exchanges import Exchanges
 
-NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # properties that are not texts, and their octets
-NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, where it differs from ours
+NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # numeric properties, and their octets
+NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, if it differs
 SIGNED: Final = Struct(">i")
 SIGNED_MAX: Final = (1 << 31) - 1
 Origin = tuple[str, str, int]
@@ -42,10 +39,10 @@ class TracedClient(Protocol):
 
 
 class Passage(NamedTuple):
-    """One message that was published or delivered.
+    """The publish or the delivery of one message.
 
-    Shapes: `name` is the name of the exchange of a publish, or of the queue of a delivery. `queues` names the queues
-        that a publish was routed to. `redelivered` is None for a publish.
+    Shapes: `name` is the exchange of a publish, or the queue of a delivery. `queues` are the names of the queues that a
+        publish was routed to. `redelivered` is None for a publish.
     """
 
     connection: str
@@ -61,7 +58,7 @@ class Passage(NamedTuple):
 
     @property
     def kind(self) -> str:
-        """Whether it was published or delivered: the first word of the trace's routing key."""
+        """The first word of the routing key of the copy."""
         return "publish" if self.redelivered is None else "deliver"
 
 
@@ -75,9 +72,9 @@ class Watcher(Protocol):
 class Firehose:
     """Copy the messages of a vhost while the firehose is switched on or watched.
 
-    Invariant: ``active`` while it is ``publishing`` or watched; ``switched`` is called at each change, so that
-        deliveries are copied. Messages of the trace exchange itself are not copied.
-    Cost: nothing while it is not active; then each publish takes the slow path, and each copy is one more message.
+    Invariant: ``active`` is set while copies are published or watched. ``switched`` is called when that changes, so
+        that deliveries are copied. Messages of the trace exchange itself are not copied.
+    Cost: nothing while inactive. While active, each publish takes the slow path, and each copy is another message.
     """
 
     def __init__(
@@ -103,7 +100,7 @@ class Firehose:
         self.switched: Callable[[Firehose | None], None] = lambda _firehose: None
 
     def attach(self, node: str, switched: Callable[[Firehose | None], None]) -> None:
-        """Name the node in the copies, and call `switched` at each change."""
+        """Set the name of the node for the copies, and the function to call when the firehose becomes active or not."""
         self.node = node
         self.switched = switched
 
@@ -117,8 +114,7 @@ class Firehose:
         self._watchers.append(watcher)
         self._changed()
 
-    def forget(self, watcher: Watcher) -> None:
-        """Stop notifying a watcher."""
+    def unwatch(self, watcher: Watcher) -> None:
         self._watchers.remove(watcher)
         self._changed()
 
@@ -127,7 +123,7 @@ class Firehose:
     ) -> None:
         """Copy a publish that was checked and routed, before it is queued.
 
-        Shapes: `content` is the facts of the header, the header as consumers see it, and the body.
+        Shapes: `content` is the facts of the header, the header without BCC, and the body.
         """
         facts, header, body = content
         keys = tuple(dict.fromkeys((envelope.key, *further_keys(facts))))
@@ -135,7 +131,7 @@ class Firehose:
         self._tell(Passage(*origin, envelope.exchange, envelope.exchange, keys, header, body, names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:
-        """Copy the messages that were sent to a consumer; each comes with whether it is redelivered."""
+        """Copy the messages that were sent to a consumer. Shapes: `passing` has whether each is redelivered."""
         client = cast("TracedClient", consumer.connection.session)
         for message, redelivered in passing:
             self.delivered(client, consumer.session.number, consumer.queue, message, redelivered=redelivered)
@@ -143,7 +139,6 @@ class Firehose:
     def delivered(
         self, client: TracedClient, channel: int, queue: Queue, message: Message, *, redelivered: bool
     ) -> None:
-        """Copy a delivery."""
         envelope = message.envelope
         if envelope.exchange == TRACE:
             return
@@ -155,7 +150,7 @@ class Firehose:
         for watcher in self._watchers:
             watcher.offer(passage)
         if self.publishing:
-            # A queue that is being served must not get a message in between: the copies follow in the same turn.
+            # Later in the same turn: a queue must not get a message while it is being served.
             self._due.append(passage)
             self._deadlines.spend(1)
             self._deadlines.next_turn(self, self._publish)
@@ -177,7 +172,7 @@ class Firehose:
             self._poster.post(message, queues)
 
     def _header(self, passage: Passage) -> bytes:
-        """Return the content header of a copy: the facts of the message, as RabbitMQ's headers."""
+        """Return the content header of a copy, which describes the message in RabbitMQ's headers."""
         entries = [
             encode_entry("exchange_name", passage.exchange),
             encode_entry("routing_keys", list(passage.keys)),
@@ -206,13 +201,13 @@ class Firehose:
 
 
 def origin_of(client: TracedClient, channel: int) -> Origin:
-    """Return the origin of what a client publishes or gets."""
+    """Return the origin of a client's publishes and deliveries."""
     assert client.user is not None
     return client.name, client.user.name, channel
 
 
 def _properties(header: bytes) -> list[bytes]:
-    """Return the properties of a message as entries of a table: numbers are signed ones of 32 bits, as in RabbitMQ."""
+    """Return the properties of a message as entries of a table, numbers as signed ones of 32 bits, as in RabbitMQ."""
     entries = []
     for name, octets in cut_properties(header).items():
         key = encode_short_text(NAMES.get(name, name))

@@ -1,7 +1,4 @@
-"""The rules for names that a client may declare, delete and bind. Texts: RabbitMQ 4.3.
-
-A resource is only a name, and need not exist. Permissions are checked for it and errors print it.
-"""
+"""The rules for names that a client may declare, delete and bind. Texts: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -13,12 +10,12 @@ from broker.routing.exchange_types import EXCHANGE_TYPES
 
 RESERVED: Final = "amq."
 TRACE: Final = "amq.rabbitmq.trace"
-INTEREST: Final = "amq.slotmq.interest"  # made where an overlay runs
+INTEREST: Final = "amq.slotmq.interest"  # declared in a vhost with an overlay
 _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ removes these from declared names
 
 
 class Resource(NamedTuple):
-    """The name of an exchange or a queue of a vhost."""
+    """The name of an exchange or a queue of a vhost, which may not exist."""
 
     kind: Literal["exchange", "queue"]
     vhost: str
@@ -30,7 +27,7 @@ class Resource(NamedTuple):
 
 
 def strip_name(name: str) -> str:
-    """Return a declared name without line ends, as RabbitMQ keeps it."""
+    """Return a declared name without line ends, as RabbitMQ stores it."""
     return name.translate(_STRIPPED) if "\n" in name or "\r" in name else name
 
 

@@ -1,6 +1,5 @@
-"""Postponement of a method until an answer from elsewhere has arrived. In a cluster a method may first need a decision
-of all nodes, or messages or figures that another node has. A standalone broker postpones a bind that replays a history
-from disk.
+"""Postponement of a method until an answer from elsewhere has arrived. In a cluster, a method may need the agreement of
+all nodes, or messages or counts of another node. A standalone broker postpones a bind that replays a history from disk.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ from typing import Any, Final
 
 from broker.amqp.errors import ChannelError
 
-NODE_LOST: Final = "this node was lost to its cluster"  # the refusal of a change that may have been made or not
+NODE_LOST: Final = "this node was lost to its cluster"  # a refusal: the change may or may not have been made
 
 
 class Postponed(Exception):
-    """Raised by a method that has had no effect yet; it runs again when an answer has arrived. A subclass asks for one
-    kind of answer and keeps it, so that the next run of the method finds it among the postponements of its connection.
-    Shapes: ``refusal`` is the reason why there will never be an answer.
+    """Raised by a method that has had no effect yet and has to run again when an answer has arrived. A subclass
+    requests one kind of answer and stores it: the next run of the method finds it among the postponements of its
+    connection. Shapes: ``refusal`` is the reason why there will be no answer, else empty.
     """
 
     refusal = ""
@@ -28,12 +27,12 @@ class Postponed(Exception):
             raise ChannelError(406, f"the cluster's database refuses this: {self.refusal}")
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Ask, and call `then` once the answer has arrived, in a later step of the loop."""
+        """Request the answer, and call `then` in a later step of the loop, when it has arrived."""
         raise NotImplementedError
 
     def combine_with(self, other: Postponed) -> bool:
-        """Ask for the answer of another postponement too, and return whether both can be asked together. The other one
-        belongs to a later method of the same connection.
+        """Request the answer of another postponement with this one, and return whether that is possible. The other one
+        belongs to a later method of the connection.
         """
         return False
 
@@ -42,26 +41,25 @@ class Awaited(Postponed):
     """A postponement answered by one part of the broker."""
 
     def __init__(self, ask: Callable[[Any], None]) -> None:
-        """`ask` passes the postponement to that part, which calls `answered` once."""
+        """`ask` passes the postponement to the part of the broker, which calls `answered` once."""
         super().__init__()
         self._ask = ask
         self._then: Callable[[], None]
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Ask."""
         self._then = then
         self._ask(self)
 
     def answered(self, refusal: str = "") -> None:
-        """Let the method run again; with a reason, refuse it."""
+        """Run the method again, or refuse it with a reason."""
         self.refusal = refusal
         self._then()
 
 
 def carry_out(act: Callable[[], object], done: Callable[[], None] = lambda: None) -> None:
-    """Run work that is not a method, again after each postponement, and call `done` after the last run. Refused work is
-    abandoned.
-    Invariant: as with a method, a postponed run had no effect, and a later run finds the remaining work.
+    """Run work that is not a method; run it again after each postponement, and call `done` after the last run or when
+    the work is refused.
+    Invariant: as with a method, a run that was postponed had no effect.
     """
     try:
         act()

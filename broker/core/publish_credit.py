@@ -1,4 +1,4 @@
-"""The credit of publishers: input is limited while consumers with room wait for ready messages."""
+"""Flow control of publishers: limit their input while consumers with room wait for ready messages."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import Final
 
 from broker.amqp.output import ConnectionOutput
 
-SHARE_ENTRIES: Final = 2048  # per vhost and turn: the number that its workers deliver in a turn
-PIECE_ENTRIES: Final = 256  # the smallest part of a share for one connection: smaller parts cost more than they gain
-LEAST_PART: Final = 8  # publishers to lagging queues may add one entry per this many deliveries
-AWAITED_PART: Final = 2  # ... and while only acks are awaited: the consumers, not the workers, set the pace
-LEAST_ENTRIES: Final = 16  # the least share, so that a publisher never stops for long
+SHARE_ENTRIES: Final = 2048  # entries per vhost and turn: the number that its workers deliver in a turn
+PIECE_ENTRIES: Final = 256  # the smallest share of one connection: smaller ones cost more than they gain
+DELIVERIES_PER_ENTRY: Final = 8  # publishers to lagging queues may add one entry for this many deliveries
+DELIVERIES_PER_AWAITED_ENTRY: Final = 2  # ... while only acks are awaited: the consumers, not the workers, are slow
+LEAST_ENTRIES: Final = 16  # the minimum per turn, so that no publisher stops for long
 
 
 class PublishCredit:
-    """Hold back the publishers of one vhost that have used up their part of a turn, and release them in turn.
+    """Hold back the publishers of one vhost that have used up their share of a turn, and release them in turn.
 
-    A message counts once for each queue that it enters. A queue lags when the workers have not delivered all the
-    messages that its consumers have room for: until it has caught up, its publishers may add only a small part of what
-    is delivered. A queue whose consumers have no room lags only while it is awaited: they take many messages, and will
-    soon have room again.
-    Shapes: ``waiting`` are the publishers that have used up their part, and ``lagging`` those of queues that lag.
+    A message counts once for each queue that it enters. A queue lags if the workers have not delivered all the messages
+    that its consumers have room for. Until it has caught up, its publishers may add only a fraction of the number of
+    messages that are delivered. A queue whose consumers have no room lags only while it is awaited: its consumers
+    acknowledge many messages, and will soon have room again.
+    Shapes: ``waiting`` has the publishers that have used up their share, ``lagging`` those of queues that lag.
     Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message entered a lagging
         queue.
     """
 
     def __init__(self, schedule: Callable[[], None] = lambda: None) -> None:
-        """Call `schedule` when a publisher begins to wait: a turn of the workers has to follow."""
+        """`schedule` schedules a turn of the workers; it is called when a publisher has to wait."""
         self._schedule = schedule
         self.waiting: deque[CreditShare] = deque()
         self.lagging: deque[CreditShare] = deque()
@@ -37,7 +37,6 @@ class PublishCredit:
 
     @property
     def busy(self) -> bool:
-        """Whether a publisher waits."""
         return bool(self.waiting or self.lagging)
 
     def wait(self, share: CreditShare) -> None:
@@ -46,13 +45,13 @@ class PublishCredit:
         self._schedule()
 
     def turn(self, delivered: int, *, behind: bool, crowded: bool, awaited: bool = False) -> None:
-        """Begin a turn and release publishers, after the workers have delivered this many messages. `behind` is set if
-        some queues can be served further, `crowded` if they are more than one turn serves; then all publishers wait for
-        them. `awaited` is set if queues will soon be served further; otherwise a turn without them follows. While no
-        publisher waits, counting the turn in ``serial`` is enough.
+        """Begin a turn and release publishers, after the workers have delivered `delivered` messages. `behind` is set
+        if queues remain to be served, `crowded` if there are more of them than one turn serves: then all publishers
+        wait. `awaited` is set if acks will soon make room for deliveries; otherwise another turn is scheduled. While no
+        publisher waits, the caller may increment ``serial`` instead.
         """
         self.serial += 1
-        least = max(LEAST_ENTRIES, delivered // LEAST_PART)
+        least = max(LEAST_ENTRIES, delivered // DELIVERIES_PER_ENTRY)
         if self.waiting:
             self._release(self.waiting, least if crowded else SHARE_ENTRIES)
         if self.lagging:
@@ -61,13 +60,13 @@ class PublishCredit:
             elif not awaited:
                 self._release(self.lagging, SHARE_ENTRIES)
             elif delivered:
-                self._release(self.lagging, max(LEAST_ENTRIES, delivered // AWAITED_PART))
+                self._release(self.lagging, max(LEAST_ENTRIES, delivered // DELIVERIES_PER_AWAITED_ENTRY))
         if self.waiting or (self.lagging and not awaited):
             self._schedule()
 
     @staticmethod
     def _release(waiting: deque[CreditShare], entries: int) -> None:
-        """Release the publishers that have waited longest, each with its part of the entries."""
+        """Release the publishers that have waited longest, and divide the entries among them."""
         piece = max(PIECE_ENTRIES, entries // len(waiting))
         while waiting and entries > 0:
             waiting.popleft().release(min(piece, entries))
@@ -77,8 +76,8 @@ class PublishCredit:
 class CreditShare:
     """The credit of one connection for publishes in this turn.
 
-    Units: ``left`` is in queue entries, and holds for the turn with number ``serial``. ``lagging`` means that the
-        connection was last held because of a lagging queue, and does not get a new share in each turn.
+    Units: ``left`` is the number of queue entries left in turn ``serial``. ``lagging`` is set if the connection was
+        last held because of a lagging queue: then it gets less in a new turn.
     """
 
     __slots__ = ("_connection", "credit", "lagging", "left", "serial")
@@ -93,7 +92,7 @@ class CreditShare:
     def begin(self) -> int:
         """Return the number of entries left for a publish or a run of publishes, which adds at least one.
 
-        While ``serial`` equals the credit's, the answer is ``left``.
+        While ``serial`` equals the credit's, the caller may read ``left`` instead.
         """
         if self.serial != self.credit.serial:
             self.serial = self.credit.serial
@@ -102,8 +101,8 @@ class CreditShare:
 
     def end(self, left: int, lagged: int) -> None:
         """Record the entries left; hold the connection if there are none, or if the publish entered a lagging queue.
-        `lagged` is the credit's ``lagged`` before the publish: if it has not changed and `left` is recorded, nothing
-        remains to be done.
+        `lagged` is the credit's ``lagged`` before the publish: if it has not changed and entries are left, the caller
+        may set ``left`` instead.
         """
         self.left = left
         lags = self.credit.lagged != lagged

@@ -1,5 +1,5 @@
-"""Sliced work: when one method or the end of one client affects millions of messages, the work takes a slice of each
-turn, and other clients are served between the slices.
+"""Sliced work: if one method or the end of a connection affects millions of messages, the work is divided into slices,
+one per turn of the loop, and other clients are served in between.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import Final
 
 from broker.core.deadlines import Deadlines
 
-MESSAGES_PER_UNIT: Final = 32  # messages settled and released from memory in ten microseconds
+MESSAGES_PER_UNIT: Final = 32  # messages that are settled and released from memory for one unit of the turn's share
 
 
 class SlicedWork:
-    """Run the steps of some work, in each loop turn as many as the turn's share allows. Shapes: each step yields its
-    cost in units of the turn's share. ``_running`` has, by number, the remaining steps and the function to call after
-    the last one.
+    """Run work as a sequence of steps, in each turn of the loop as many as the turn's share allows. Shapes: each step
+    yields its cost in units. ``_running`` has, by number, the remaining steps and the function to call after the last.
     """
 
     def __init__(self, deadlines: Deadlines) -> None:
@@ -25,7 +24,7 @@ class SlicedWork:
         self._last = 0
 
     def run(self, steps: Iterator[int], then: Callable[[], None] | None = None) -> None:
-        """Begin some work, and call `then` after its last step. Small work is finished when this returns."""
+        """Start work, and call `then` after its last step. Small work is complete when this returns."""
         self._last = number = self._last + 1
         self._running[number] = (steps, then)
         self._continue(number)
@@ -44,7 +43,7 @@ class SlicedWork:
         deadlines = self._deadlines
         for units in self._running[number][0]:
             deadlines.spend(units)
-            if deadlines.left <= 0:
+            if deadlines.units_left <= 0:
                 deadlines.next_turn((self, number), partial(self._continue, number))
                 return
         self._end(number)

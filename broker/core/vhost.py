@@ -1,4 +1,4 @@
-"""A vhost: its parts, and their wiring. It knows no connections, frames or permissions; the sessions call the parts."""
+"""A vhost: its parts, and how they are connected. Sessions call the parts; a vhost knows no frames or permissions."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from broker.routing.index import AUTO
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 
-QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost dropped in one turn
-FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose first misses are freed in one turn
-HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' heads after a restart
+QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that are dropped in one turn
+FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose records of cache misses are freed in one turn
+HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' first messages after a start
 
 
 class PublishCaches:
-    """Hold one publish cache per user, and one per client whose rights are its own.
+    """The publish caches: one per user, and one per MQTT client whose rights depend on its id.
 
-    Shapes: `nothing` is an entry whose route is not live.
+    Shapes: `nothing` is an entry whose route is not live, for publishes that are refused.
     """
 
     def __init__(self, limits: CacheLimits | None) -> None:
@@ -61,20 +61,19 @@ class PublishCaches:
         self._own: dict[PublishCache[PublishEntry, PublishTarget], None] = {}
 
     def of(self, user_name: str) -> PublishCache[PublishEntry, PublishTarget]:
-        """Return the cache of a user."""
         cache = self._by_user.get(user_name)
         if cache is None:
             cache = self._by_user[user_name] = PublishCache(self.nothing, self._limits)
         return cache
 
     def own(self) -> PublishCache[PublishEntry, PublishTarget]:
-        """Return a new cache of one client, until it is released."""
+        """Create a cache for one client, which must be released."""
         cache: PublishCache[PublishEntry, PublishTarget] = PublishCache(self.nothing, self._limits)
         self._own[cache] = None
         return cache
 
     def release(self, cache: PublishCache[PublishEntry, PublishTarget]) -> bool:
-        """Drop a cache of one client and return True; return False for that of a user."""
+        """Drop the cache of a client and return True; do nothing and return False for the cache of a user."""
         if cache not in self._own:
             return False
         del self._own[cache]
@@ -82,12 +81,12 @@ class PublishCaches:
         return True
 
     def drop_all(self) -> None:
-        """Drop every entry, because something other than their routes has changed."""
+        """Drop all entries, because a change affects them that does not end their routes."""
         for cache in (*self._by_user.values(), *self._own):
             cache.drop_all()
 
     def forget_misses(self) -> None:
-        """Free the data that only decides whether a publish is admitted to the cache."""
+        """Free the records of cache misses, which decide whether a publish is admitted to the cache."""
         for cache in (*self._by_user.values(), *self._own):
             cache.forget_misses()
 
@@ -99,16 +98,16 @@ class PublishCaches:
 
 
 def _record(record: Callable[[Change], None], answers: Answers, change: Change) -> None:
-    """Record a durable change, for whose record the answers about it wait."""
+    """Record a durable change, and let the answers about its subject wait for the record."""
     record(change)
     answers.changed(subject_of(change))
 
 
 class Vhost:
-    """Hold the parts of one vhost. Invariant: `journal` decides each change of an exchange, queue or binding once, in
-    order, before the answer.
-    Units: ``connections`` is the number of connections to the vhost. Shapes: ``refusal`` is the reason for which
-        publishes are refused, empty while the vhost accepts them.
+    """The parts of one vhost.
+
+    Units: ``connections`` is the number of connections to the vhost.
+    Shapes: ``refusal`` is the reason why publishes are refused, empty while the vhost accepts them.
     """
 
     def __init__(
@@ -133,12 +132,12 @@ class Vhost:
     ) -> None:
         """`share` serves the queues of a channel in the next turn.
 
-        `journal_of` creates the journal, given a function that records a durable change with `record`, and `store_of`
-        the store that accepts messages, given one that returns the name of a producer by its mark. `delay` creates the
-        holder of an exchange's delayed messages, `producers` the registry of numbered producers, and `replies` that of
+        `journal_of` creates the journal, given a function that records a durable change with `record`. `store_of`
+        creates the message store, given a function that returns the name of a producer by its mark. `delay` creates the
+        holder of an exchange's delayed messages, `producers` and `replies` create the registries of producers and of
         direct reply consumers.
 
-        Shapes: `generate` returns 22 fresh random characters, for a name that the client left out.
+        Shapes: `generate` returns 22 random characters for a generated name.
         """
         deadlines = ports.deadlines
         self.name = name
@@ -147,7 +146,7 @@ class Vhost:
         self.committer = committer
         self.connections = 0
         self.tally = VhostTally()
-        self.default_queue_type: str | None = None  # classic or quorum; for declares that name no type
+        self.default_queue_type: str | None = None  # classic or quorum, for declares without a type
         self._generate = generate
         self._alarm = ""
         self.refusal = ""
@@ -175,7 +174,7 @@ class Vhost:
         self.delays = Delays(self.exchanges, self.queues, self.poster, ports, delay)
         self.replies = replies(name)
         self.accept_link: LinkAcceptor | None = None
-        self.retainer: Retainer | None = None  # while MQTT is on
+        self.retainer: Retainer | None = None  # set if MQTT is enabled
         self.dead_letters = DeadLetters(
             name, self.exchanges, self.replies, self.poster, deadlines, hold=self.delays.hold, tally=self.tally
         )
@@ -191,22 +190,22 @@ class Vhost:
         self.exchanges.predeclare(self.queues.reachable)
 
     def set_default_queue_type(self, default: str | None) -> None:
-        """Set the type of queues that clients declare without one."""
+        """Set the type of queues that clients declare without a type."""
         self.default_queue_type = default
 
     def set_limits(self, table: Mapping[str, int]) -> None:
-        """Replace the vhost's own limits by those in a table."""
+        """Replace the limits that an operator has set for this vhost."""
         self.limits.set_own(table)
         self._decide_refusal()
 
     def set_alarm(self, reason: str) -> None:
-        """Set the reason for which an alarm blocks publishers; an empty reason ends it."""
+        """Set the reason of an alarm that blocks publishers, empty when it ends."""
         self._alarm = reason
         self._decide_refusal()
 
     def _decide_refusal(self) -> None:
-        """Refuse publishes during an alarm if connections may not be blocked. The caches are dropped, so that each
-        publish is resolved again.
+        """Refuse publishes during an alarm if the vhost's limit is not to block connections. Drop the caches, so that
+        each publish is resolved again and then refused.
         """
         refuses = self._alarm != "" and self.limits.blocked_max_s == 0
         if refuses or self.refusal:
@@ -222,15 +221,13 @@ class Vhost:
         self.retainer = retainer
 
     def exchange_resource(self, name: str) -> Resource:
-        """Return the name of an exchange of this vhost."""
         return Resource("exchange", self.name, name)
 
     def queue_resource(self, name: str) -> Resource:
-        """Return the name of a queue of this vhost."""
         return Resource("queue", self.name, name)
 
     def new_name(self, prefix: str) -> str:
-        """Return a fresh name for a queue or a consumer that the client left nameless."""
+        """Return a unique random name for a queue or a consumer that the client did not name."""
         return prefix + self._generate()
 
     def opened(self) -> None:
@@ -242,18 +239,18 @@ class Vhost:
         self.connections -= 1
 
     def restored(self) -> None:
-        """Start to work once topology and messages are restored. Whether a message on disk expires is known only once
-        it is read, so the heads of all queues are read one after another.
+        """Start to work after the recovery of topology and messages. Whether a message on disk expires is known only
+        when it is read, so the first messages of all queues are read one after another.
         """
         self.delays.restored()
         self.memories.restored()
         now_ms = self.ports.clock.now_ms
-        waiting = [queue for queue in self.queues.values() if queue.ready and not queue.kept]
+        waiting = [queue for queue in self.queues.values() if queue.ready and not queue.is_internal]
         for place, queue in enumerate(waiting):
             queue.check_expiry_at(now_ms + place * HEAD_INTERVAL_MS)
 
     def dismantle(self) -> Iterator[None]:
-        """Drop everything, because the vhost is deleted or offline, yielding regularly so that others can run."""
+        """Drop all contents in steps, because the vhost is deleted or offline."""
         self.sweep.end()
         deferred = self.bindings.live.deferred
         for exchange in list(self.exchanges.values()):
@@ -266,7 +263,7 @@ class Vhost:
             if place % QUEUES_AT_ONCE == 0:
                 yield
         self.queues.clear()
-        self.exchanges.end()  # their caches are most of what a vhost keeps
+        self.exchanges.end()
         self.publish_caches.drop_all()
         yield from self.ports.sliced.finish()
         self.policies.end()
@@ -276,7 +273,7 @@ class Vhost:
     # -- between the parts --------------------------------------------------------------------------------------------
 
     def forget_misses(self) -> Iterator[None]:
-        """Free, in steps, the data that only decides whether caches admit a key."""
+        """Free, in steps, the records of cache misses, which decide whether a cache admits a key."""
         self.publish_caches.forget_misses()
         self.router.forget_misses()
         for number, exchange in enumerate(list(self.exchanges.values()), 1):

@@ -1,4 +1,4 @@
-"""The limits of a vhost: exchanges, queues, bindings, connections, kinds of queues, and how long an alarm may block."""
+"""The limits of a vhost: exchanges, queues, bindings, connections, and how long an alarm may block a connection."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ BLOCKED_S: Final = "max-blocked-seconds"
 
 @dataclass(slots=True)
 class VhostLimits:
-    """The limits of one vhost. They apply to declares and binds, not to stored objects. The broker's own exchanges and
-    queues are not counted.
-    Shapes: ``own_queues_max``, ``connections_max`` and ``blocked_max_s`` were set by an operator for this vhost, None
-        for no limit; the others are settings, for every vhost.
-    Units: ``blocked_max_s`` is how long an alarm may block a connection before the broker closes it; with 0 the broker
-        blocks no connection and refuses each publish.
+    """The limits of one vhost. They apply to new declares and binds, not to stored objects. The broker's own exchanges
+    and queues are not counted.
+    Shapes: an operator sets ``own_queues_max``, ``connections_max`` and ``blocked_max_s`` for the vhost, None for no
+        limit; the others are settings, for all vhosts.
+    Units: ``blocked_max_s`` is how long an alarm may block a connection before the broker closes it. With 0, the broker
+        refuses publishes instead of blocking connections.
     """
 
     exchanges_max: int = 100_000
@@ -34,14 +34,13 @@ class VhostLimits:
     blocked_max_s: int | None = None
 
     def copy_from(self, limits: VhostLimits) -> None:
-        """Copy the limits of another vhost."""
         self.apply_settings(limits)
         self.own_queues_max = limits.own_queues_max
         self.connections_max = limits.connections_max
         self.blocked_max_s = limits.blocked_max_s
 
     def apply_settings(self, limits: VhostLimits) -> None:
-        """Apply the limits of changed settings, and keep the vhost's own."""
+        """Apply the limits of changed settings; the vhost's own limits do not change."""
         self.exchanges_max = limits.exchanges_max
         self.queues_max = limits.queues_max
         self.bindings_max = limits.bindings_max
@@ -49,7 +48,7 @@ class VhostLimits:
         self.in_cluster = limits.in_cluster
 
     def set_own(self, table: Mapping[str, int]) -> None:
-        """Replace the vhost's own limits by those in a table."""
+        """Replace the limits that an operator has set for this vhost."""
         self.own_queues_max = limit_in(table, QUEUES)
         self.connections_max = limit_in(table, CONNECTIONS)
         self.blocked_max_s = limit_in(table, BLOCKED_S)
@@ -69,7 +68,7 @@ class VhostLimits:
 
     @property
     def queue_limit(self) -> int:
-        """The number of queues that clients may declare."""
+        """How many queues clients may declare."""
         own = self.own_queues_max
         return self.queues_max if own is None else min(own, self.queues_max)
 
@@ -79,7 +78,7 @@ class VhostLimits:
             raise _reached(f"cannot declare queue '{resource.name}': queue", resource.vhost, self.queue_limit)
 
     def check_shared(self, *, durable: bool, exclusive: bool) -> None:
-        """Refuse a queue that is neither durable nor exclusive, if an operator has enabled RabbitMQ 4.3's rule.
+        """Refuse a queue that is neither durable nor exclusive if the settings do not permit it, as in RabbitMQ 4.3.
 
         Raises: 541, which closes the connection.
         """
@@ -91,7 +90,7 @@ class VhostLimits:
             )
 
     def check_alone(self, resource: Resource, what: str) -> None:
-        """Refuse features that a node of a cluster does not support. Raises: 406."""
+        """Refuse a feature that a cluster does not support. Raises: 406."""
         if self.in_cluster:
             raise ChannelError(406, f"cannot declare {resource}: a cluster has no {what}")
 
@@ -102,7 +101,7 @@ class VhostLimits:
 
 
 def vhost_limits_table(table: Any) -> dict[str, int]:
-    """Return a vhost's own limits as definitions have them. Raises: ValueError with the reason."""
+    """Check a table of limits of a vhost from definitions. Raises: ValueError with the reason."""
     return checked_limits(table, (CONNECTIONS, QUEUES, BLOCKED_S))
 
 

@@ -89,7 +89,7 @@ class Engine(TurnEngine):
             store=store,
             assign=self.workers.assign,
             retire=self.workers.release,
-            kept=self.pager.kept,
+            opened=self.pager.kept,
             read=self.reader.read,
             moments=self.reader.moments,
             fetch=self.reader.fetch,
@@ -223,7 +223,7 @@ class Engine(TurnEngine):
         schedule.due = False  # hot: written here
         waiting_bytes = 0
         deadlines = self.deadlines
-        if deadlines.left < TURN_SHARE:
+        if deadlines.units_left < TURN_SHARE:
             deadlines.begin_turn()
         while self._settled:
             self._settled.pop().log_settlements()
@@ -258,7 +258,7 @@ class Engine(TurnEngine):
     @property
     def has_work(self) -> bool:
         """Whether there is work for which no turn was scheduled: settlements, records without a waiter, drops."""
-        return bool(self._settled) or self._log.waiting or self.deadlines.left < TURN_SHARE
+        return bool(self._settled) or self._log.waiting or self.deadlines.units_left < TURN_SHARE
 
     def page(self) -> None:
         """Recount the messages in memory and read the clock; called ten times a second.

@@ -19,7 +19,7 @@ def queue_named(vhost: Vhost, name: str) -> Queue:
     queue = vhost.queues.get(name)
     if queue is None:
         raise OperationRefused(f"no queue '{name}' in vhost '{vhost.name}'")
-    if queue.kept:
+    if queue.is_internal:
         raise OperationRefused(f"queue '{name}' in vhost '{vhost.name}' is the broker's own")
     vhost.sweep.update(queue)
     return queue

@@ -17,7 +17,7 @@ from broker.amqp.header_facts import MISSING
 from broker.core.auth.users import User
 from broker.core.message.message import Envelope, Message, further_keys
 from broker.core.moving.placement import Outcome, place_message, to_exchange, to_queue
-from broker.core.moving.walk import Walk
+from broker.core.moving.walk import Walk, is_expired
 from broker.core.publishing.retainer import check_retained
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
@@ -69,7 +69,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
                 break
             walk.advance_past(slot, index)
             message: Message | None = slot.contents[index]
-            if message is None or walk.expired(message, clock.now_ms):
+            if message is None or is_expired(queue, message, clock.now_ms):
                 continue
             level.manager.pick(slot, [index])
             fetched.append(Fetched(level, slot, index, message, slot.redelivered(index)))
@@ -105,7 +105,7 @@ async def drop(engine: Engine, queue: Queue, limit: int) -> int:
     """
     dropped = 0
     while dropped < limit:
-        await decided(partial(queue.before, "get", None))
+        await decided(partial(queue.prepare_for, "get", None))
         fetched: list[Fetched] = []
         try:
             await fetch(engine, queue, min(limit - dropped, DROPPED_AT_ONCE), DROPPED_AT_ONCE_BYTES, fetched)
@@ -180,14 +180,14 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
         outcome = place_message(vhost, placement, body)
         if retained and retainer is not None:
             retainer.retain(envelope.key, header, body)
-            outcome = Outcome.TAKEN if outcome is Outcome.UNROUTABLE else outcome
+            outcome = Outcome.ACCEPTED if outcome is Outcome.UNROUTABLE else outcome
         if outcome is not None:
             count[outcome] += 1
         if number % PUBLISH_AT_ONCE == 0:
             await asyncio.sleep(0)
     await committer.drain()
     return {
-        "published": count[Outcome.TAKEN],
+        "published": count[Outcome.ACCEPTED],
         "unroutable": count[Outcome.UNROUTABLE],
         "refused": count[Outcome.REFUSED],
         "to": destination_json(destination, key),
@@ -202,7 +202,7 @@ async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int
     try:
         while len(fetched) < asked.count and sum(map(size_of, fetched)) < FETCH_BYTES_MAX:
             before = len(fetched)
-            await decided(partial(queue.before, "get", None))
+            await decided(partial(queue.prepare_for, "get", None))
             await fetch(engine, queue, asked.count, FETCH_BYTES_MAX, fetched)
             if len(fetched) == before:
                 break

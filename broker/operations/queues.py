@@ -149,7 +149,7 @@ async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) 
     if asked.limit is not None:
         count = await drop(engine, queue, asked.limit)
     else:
-        await decided(partial(queue.before, "purge", None))
+        await decided(partial(queue.prepare_for, "purge", None))
         count = await called_back(queue.purge)  # over several turns if it is long
     _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
     await engine.committer.drain()
@@ -170,7 +170,7 @@ async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> 
     the pause, so that it survives restarts and applies on all nodes of a cluster.
     """
     vhost, queue = broker.queue(asked.vhost, asked.queue)
-    if queue.kept:
+    if queue.is_internal:
         name = f"queue '{queue.name}' in vhost '{vhost.name}'"
         raise OperationRefused(f"{name} is the broker's own: it cannot be paused")
     key = (vhost.name, PAUSED_QUEUE, queue.name)

@@ -80,7 +80,7 @@ async def trace(broker: OperatedBroker, asked: Trace, asker: Asker) -> None:
                 await asker.send_progress({"dropped": dropped})
             await asyncio.sleep(0)
     finally:
-        vhost.firehose.forget(watch)
+        vhost.firehose.unwatch(watch)
         broker.traces.discard(watch)
     raise OperationRefused(f"vhost '{vhost.name}' is deleted")
 

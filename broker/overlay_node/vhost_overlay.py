@@ -189,7 +189,7 @@ class VhostOverlay:
         stream = self.streams.get(name)
         if stream is None:
             stream = self.streams[name] = ExchangeLog(
-                self.vhost, self.vhost.queues.add_level(name, self._first_number())
+                self.vhost, self.vhost.queues.own_stream(name, self._first_number())
             )
             self._opened.append(name)
         exchange.open_outlet(stream.queue)

@@ -267,4 +267,4 @@ class Snapshots(Mapping[str, Snapshot]):
 
 def is_private(queue: Queue) -> bool:
     """Return whether no client may read a queue, or only its own connection."""
-    return queue.exclusive_owner is not None or (queue.kept and not isinstance(queue, TapQueue))
+    return queue.exclusive_owner is not None or (queue.is_internal and not isinstance(queue, TapQueue))

@@ -163,7 +163,7 @@ class PathNode:
                 store=store,
                 window_messages=5,
                 window_bytes=1 << 20,
-                kept=lambda _level, _slot: None,
+                opened=lambda _level, _slot: None,
                 dead_letter=lambda _queue, message, reason: self.buried.append((message.body, reason)),
                 sliced=SlicedWork(Deadlines(Clock())),
             ),

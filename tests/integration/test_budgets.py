@@ -13,7 +13,7 @@ import pytest
 import trustme
 from pamqp import commands
 
-from broker.core.auth.login_counts import AT_ONCE, WAIT_MAX_S
+from broker.core.auth.login_counts import BURST, WAIT_MAX_S
 from broker.core.auth.users import user_of
 from broker.net.control import CLIENTS_MAX
 from broker.net.tls_server import TlsServer
@@ -65,7 +65,7 @@ async def test_guesses_at_a_name_are_refused_and_lock_nobody_else_out(tmp_path: 
             administration.users.put(user_of({"name": name, "password": "s3cret", "tags": ["management"]}))
             administration.permissions.set(name, "/", ".*", ".*", ".*")
         broker.listener._logins._attempts._now_s = lambda: 0.0  # logins are forgotten with time
-        guesses = AT_ONCE + int(WAIT_MAX_S) + 5
+        guesses = BURST + int(WAIT_MAX_S) + 5
         with ExitStack() as clients:
 
             def guess() -> None:
@@ -73,9 +73,9 @@ async def test_guesses_at_a_name_are_refused_and_lock_nobody_else_out(tmp_path: 
                 for number, client in enumerate(sent):
                     client.greet()
                     client.authenticate("alice", f"wrong{number}")
-                for client in (*sent[:AT_ONCE], *sent[-5:]):
+                for client in (*sent[:BURST], *sent[-5:]):
                     assert client.expect(commands.Connection.Close, 0).reply_code == 403
-                assert not any(client.readable(0) for client in sent[AT_ONCE:-5])
+                assert not any(client.readable(0) for client in sent[BURST:-5])
 
             await asyncio.to_thread(guess)
             refused = await ask(broker, "GET", "/api/whoami", user=("alice", "s3cret"))

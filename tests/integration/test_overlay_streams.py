@@ -27,7 +27,7 @@ from tests.tap_files import channel_of, publish
 async def level_of(broker: Broker, exchange: str, wanted: Iterable[str] = ("#",)) -> ExchangeLog:
     """Return the stream of an exchange, with an outlet for some patterns."""
     vhost = broker.server.vhosts["/"]
-    queue = vhost.queues.add_level(exchange)
+    queue = vhost.queues.own_stream(exchange)
     if exchange in vhost.exchanges:
         vhost.exchanges[exchange].open_outlet(queue)
         vhost.exchanges[exchange].forward(wanted)

@@ -65,7 +65,7 @@ async def test_commands_list_show_and_delete(scene: tuple[BrokerServer, Api], sl
     assert (await slotmq("retained", "delete", "a/#/b"))[2] == "slotmq: filter 'a/#/b' has a # before its last level"
 
     refused = await slotmq("publish", "amq.topic:a.+", "x", "--header", "x-mqtt-retain=true")
-    assert refused[2] == "slotmq: PRECONDITION_FAILED - x-mqtt-retain: routing key 'a.+' is no topic of MQTT"
+    assert refused[2] == "slotmq: PRECONDITION_FAILED - x-mqtt-retain: routing key 'a.+' is not a topic in MQTT"
 
 
 async def test_a_list_is_bounded_and_reads_what_is_on_disk(scene: tuple[BrokerServer, Api]) -> None:

@@ -48,7 +48,7 @@ def test_a_header_that_cannot_be_meant_closes_the_channel(
     text = pika.BasicProperties(headers={"x-mqtt-retain": "yes"})
     for key, properties, reason in (
         (f"{name}.a", text, "neither true nor false"),
-        (f"{name}.+", RETAIN, "no topic of MQTT"),
+        (f"{name}.+", RETAIN, "not a topic in MQTT"),
     ):
         with amqp_channel(shared_mqtt) as channel:
             channel.confirm_delivery()

@@ -40,7 +40,7 @@ class Bench:
             store=store,
             assign=lambda _queue: worker,
             retire=lambda _queue: None,
-            kept=lambda _stream, _slot: None,
+            opened=lambda _stream, _slot: None,
             read=lambda stream, slot, then: self.on_disk.append((stream, slot, then)),
             moments=lambda _stream, _slot, _then: None,
             fetch=lambda _stream, _wanted, _then: None,

@@ -185,7 +185,7 @@ def test_a_transaction_keeps_runs_and_puts_them_back_as_they_were() -> None:
     assert (made.count, len(made.aside or ()), made.aside_count) == (0, 100, 100 * WINDOW)
     made.put_back()
     assert (made.count, len(made.runs), made.aside_count, made.oldest) == (100 * WINDOW, 100, 0, 1)
-    assert not any(run.gone for run in made.runs)
+    assert not any(run.removed for run in made.runs)
 
 
 def test_a_rollback_leaves_what_was_acknowledged_after_it_acknowledged() -> None:

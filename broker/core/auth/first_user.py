@@ -17,7 +17,7 @@ ALL: Final = ".*"
 
 
 def create_first_user(users: Users, permissions: Permissions, name: str, password: str, vhost: str) -> None:
-    """Add the first user with all rights in one vhost. From then on it is a user like any other.
+    """Add the first user, with all rights in one vhost, unless there is a user of that name.
 
     Raises: ValueError for a bad name. Cost: one argon2 hash, except when the password equals the name: attackers try
         that first, so no hash would protect it.
@@ -34,12 +34,12 @@ def create_first_user(users: Users, permissions: Permissions, name: str, passwor
 
 def warn_of_guest(users: Users, loopback_only: Container[str]) -> None:
     """Log a warning if guest may log in from anywhere."""
-    if everybody_knows(users, loopback_only):
+    if is_guest_open(users, loopback_only):
         _log.warning("guest.open", reason="guest may log in from anywhere; add a user of your own")
 
 
-def everybody_knows(users: Users, loopback_only: Container[str]) -> bool:
-    """Return whether guest may log in with the password guest from anywhere, which is worth a warning."""
+def is_guest_open(users: Users, loopback_only: Container[str]) -> bool:
+    """Return whether guest may log in with the password guest from any address."""
     guest = users.get("guest")
     if guest is None or guest.name in loopback_only:
         return False

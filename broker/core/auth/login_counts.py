@@ -1,4 +1,4 @@
-"""Logins counted by protocol, network and user, and the refusal of too many."""
+"""Count logins by protocol, network and user name, and delay or refuse excessive ones."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 
-AT_ONCE: Final = 10  # logins of one name and network that need not wait; one is forgotten each second
-WAIT_MAX_S: Final = 5.0  # a login that would wait for longer is refused; handshakes take ten seconds at most
-COUNTED_MAX: Final = 16_384  # networks and names
+BURST: Final = 10  # unproven logins of one network and name that need not wait
+WAIT_MAX_S: Final = 5.0  # a login that would have to wait longer is refused; a handshake may take ten seconds
+COUNTED_MAX: Final = 16_384  # pairs of a network and a name
 SOURCES_MAX: Final = 4096
 
 
 class Attempts:
-    """Count logins that have not been proven right; one is forgotten each second. Each login is assigned a moment in
-    the future, and the moments of one network and name are a second apart. So the wait of a login depends on earlier
-    logins, never on its own password.
-    Shapes: `_until` has the time at which all logins of a network and name are forgotten.
-    Cost: bounded; beyond the bound, the half that would be forgotten first is forgotten at once, which resets nobody
-        who guesses a lot.
+    """Limit the rate of logins whose passwords are not proven right, with a leaky bucket for each network and name. A
+    bucket leaks one login per second, and logins beyond BURST wait. The wait of a login depends on earlier logins,
+    never on its own password.
+    Shapes: `_until` has the time at which each bucket will be empty.
+    Cost: at most COUNTED_MAX buckets. When they are exceeded, the half that would be empty first is dropped, so that
+        the count of a persistent guesser is not reset.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -31,7 +31,7 @@ class Attempts:
 
     def wait_s(self, network: str, name: str) -> float:
         """Return how long a login would have to wait if it began now."""
-        return max(0.0, self._level(network, name) + 1 - AT_ONCE)
+        return max(0.0, self._level(network, name) + 1 - BURST)
 
     def begin(self, network: str, name: str) -> float | None:
         """Count a login and return how long it must wait; None if it is refused, in which case it is not counted."""
@@ -47,8 +47,7 @@ class Attempts:
     def uncount(self, network: str, name: str) -> None:
         """Remove one login from the count, because it was right or was not decided."""
         key = key_of(network, name)
-        left = self._level(network, name) - 1
-        if left > 0:
+        if self._level(network, name) > 1:
             self._until[key] -= 1
         else:
             self._until.pop(key, None)
@@ -70,7 +69,6 @@ class LoginCount:
     failed: int = 0
 
     def note(self, *, refused: bool) -> None:
-        """Count a login."""
         if refused:
             self.failed += 1
         else:
@@ -78,9 +76,10 @@ class LoginCount:
 
 
 class LoginCounts:
-    """Count logins.
+    """Count the outcomes of logins.
 
-    Shapes: `by_source` has network and protocol. Cost: bounded; the networks that logged in longest ago are forgotten.
+    Shapes: a key of `by_source` is a network and a protocol.
+    Cost: at most SOURCES_MAX networks; beyond that, the one whose last login is longest ago is dropped.
     """
 
     def __init__(self) -> None:
@@ -88,7 +87,6 @@ class LoginCounts:
         self.by_source: OrderedDict[tuple[str, str], LoginCount] = OrderedDict()
 
     def note(self, protocol: str, network: str, *, refused: bool) -> None:
-        """Count the verdict on a login."""
         total = self.by_protocol.get(protocol)
         if total is None:
             total = self.by_protocol[protocol] = LoginCount()
@@ -104,6 +102,5 @@ class LoginCounts:
         count.note(refused=refused)
 
     def clear(self) -> None:
-        """Begin to count from zero."""
         self.by_protocol.clear()
         self.by_source.clear()

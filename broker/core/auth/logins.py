@@ -1,5 +1,5 @@
-"""Logins: find the user whom a client's answer proves, at once or after a slow hash. The answer is never logged,
-printed or quoted: reasons contain at most the name of the user.
+"""Authenticate clients by their SASL responses, at once or after computing a slow hash. A response is never logged,
+printed or quoted: the reason of a refusal contains at most the user's name.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from broker.core.auth.users import User, Users, prove
 
 GUEST: Final = "guest"
 BASIC: Final = "Basic"  # RFC 7617, over HTTP
-AMQP: Final = "amqp091"  # protocols as they are counted
+AMQP: Final = "amqp091"  # this and the next two: protocols, as login counts name them
 HTTP: Final = "http"
 MQTT: Final = "mqtt"
 LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows the password
-ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's words over HTTP
+ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's text over HTTP
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
 EXTERNAL: Final = "EXTERNAL"
-ANONYMOUS: Final = "ANONYMOUS"  # MQTT alone
+ANONYMOUS: Final = "ANONYMOUS"  # MQTT only
 
 
 def split_plain(response: bytes) -> tuple[str, bytes]:
-    """Return the name and the password of a PLAIN answer: NUL name NUL password.
+    """Return the name and the password of a PLAIN response: NUL name NUL password.
 
     A leading authorization identity is refused, as in RabbitMQ: no user acts for another.
-    Raises: Refused, without quoting the answer. Source: RFC 4616.
+    Raises: Refused. Source: RFC 4616.
     """
     parts = response.split(b"\0")
     if len(parts) != 3 or parts[0]:
@@ -43,9 +43,9 @@ def split_plain(response: bytes) -> tuple[str, bytes]:
 
 
 def split_amqplain(response: bytes) -> tuple[str, bytes]:
-    """Return the name and the password of an AMQPLAIN answer: a field table, without its length, of two long strings.
+    """Return the name and the password of an AMQPLAIN response: a field table, without its length, of two long strings.
 
-    Raises: Refused, without quoting the answer. Source: rabbit_auth_mechanism_amqplain.
+    Raises: Refused. Source: rabbit_auth_mechanism_amqplain.
     """
     payload = len(response).to_bytes(4, "big") + response
     values: dict[bytes, bytes] = {}
@@ -61,7 +61,7 @@ def split_amqplain(response: bytes) -> tuple[str, bytes]:
 
 
 def malformed(mechanism: str) -> Refused:
-    """Return the refusal of an answer that cannot be read; RabbitMQ closes the connection without a word."""
+    """Return the refusal of a malformed response; RabbitMQ closes the connection without sending a reason."""
     return Refused(f"{mechanism} login refused: response invalid", told=False)
 
 
@@ -69,7 +69,7 @@ PASSWORDS: Final[dict[str, Callable[[bytes], tuple[str, bytes]]]] = {PLAIN: spli
 
 
 class LoginClient(NamedTuple):
-    """The clients that wait for a verdict: their network, user name, and whether all of them have disconnected."""
+    """The clients that wait for one password check: network, user name, and whether all of them have disconnected."""
 
     network: str
     name: str
@@ -78,15 +78,15 @@ class LoginClient(NamedTuple):
 
 Answer = Callable[[bool | None], None]
 PasswordCheck = Callable[[Callable[[], bool], Answer, float, LoginClient], None]
-"""Runs the first function, which is slow and pure, after a delay, and calls the second with its result, or with None if
-it was not run because the clients have left or the broker stops.
+"""Runs a slow, pure function in a thread after a delay in seconds, and calls the second function with its result, or
+with None if it did not run because all clients have disconnected or the broker stops.
 """
 
 Verdict = User | Refused
 
 
 def check_now(job: Callable[[], bool], then: Answer, _wait_s: float, _client: LoginClient) -> None:
-    """Check a password at once, for a caller without an event loop."""
+    """Check a password in the caller's thread, without the delay."""
     then(job())
 
 
@@ -100,21 +100,20 @@ class WaitingLogin(NamedTuple):
 
 
 class PendingCheck:
-    """The clients of one network that wait for a decision on one password of one user."""
+    """The clients of one network that wait for the check of one password of one user."""
 
     def __init__(self) -> None:
         self.waiting: list[WaitingLogin] = []
 
     def is_gone(self) -> bool:
-        """Return whether all clients have disconnected."""
         return all(login.is_gone() for login in self.waiting)
 
 
 class Logins:
-    """Decide which user a client is.
+    """Authenticate clients.
 
-    Invariant: an empty password is refused, and EXTERNAL accepts only the user that a verified certificate names, or
-        that a part of this process acts as.
+    Invariant: an empty password is refused, and EXTERNAL accepts only the user named by a verified certificate, or the
+        user as which a part of this process acts.
     """
 
     def __init__(
@@ -128,8 +127,8 @@ class Logins:
         check: PasswordCheck = check_now,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`loopback_only` are the names that may come from a loopback address only; with `guest_anywhere`, guest is one
-        of them only if there is another user.
+        """`loopback_only` are the users that may log in from a loopback address only. With `guest_anywhere`, that does
+        not apply to guest while it is the only user.
         """
         self.users = users
         self._loopback_only = frozenset(loopback_only)
@@ -144,15 +143,15 @@ class Logins:
 
     @property
     def loopback_only(self) -> frozenset[str]:
-        """The names that may come over AMQP from a loopback address only."""
+        """The names of the users that may log in over AMQP from a loopback address only."""
         if self._guest_anywhere and list(self.users) == [GUEST]:
             return self._loopback_only - {GUEST}
         return self._loopback_only
 
     def check_address(self, mechanism: str, user: User, peer: Peer) -> None:
-        """Refuse a user who may come from a loopback address only. Raises: Refused.
+        """Refuse a user that may log in from a loopback address only, if the peer has another one. Raises: Refused.
 
-        `guest_anywhere` has no effect over HTTP, where guest could change users and settings, or for another site's
+        `guest_anywhere` does not apply over HTTP, where guest could change users and settings, or to another site's
         page in a browser, because everybody knows the password.
         """
         if user.name not in self._loopback_only or (is_loopback(peer.address) and not peer.origin):
@@ -162,8 +161,8 @@ class Logins:
             raise Refused(reason, shown=ONLY_LOCALHOST)
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
-        """Return the mechanisms offered to a client: EXTERNAL if it was asked for a certificate. A browser also sends
-        its certificate on behalf of another site's page, which therefore needs a password.
+        """Return the mechanisms offered to a client: EXTERNAL only if it was asked for a certificate. A browser sends
+        its certificate for another site's page, too, so that such a page needs a password.
         """
         if peer.inside:
             return (EXTERNAL,)
@@ -179,8 +178,8 @@ class Logins:
         is_gone: Callable[[], bool] = lambda: False,
         protocol: str = AMQP,
     ) -> None:
-        """Call `then` with the user whom an answer proves, or with the refusal, now or after computing a hash.
-        `is_gone` returns, in any thread, whether the client has left: then no hash is computed.
+        """Call `then` with the user that a response authenticates, or with the refusal, now or after computing a hash.
+        `is_gone`, called in any thread, returns whether the client has disconnected: then no hash is computed.
         Source: RabbitMQ's texts.
         """
         if peer.inside:
@@ -198,28 +197,28 @@ class Logins:
             then(refused)
 
     def decide_anonymous(self, name: str, peer: Peer, then: Callable[[Verdict], None]) -> None:
-        """Call `then` with the user for a client without a name, or with the refusal.
+        """Call `then` with the user that clients without credentials get, or with the refusal.
 
-        A page of another site is refused: it could reach what only its browser can.
+        A page of another site is refused: it could reach a broker that only its browser can reach.
         """
         then = self._counting(MQTT, peer, then)
         try:
             user = self.users.get(name)
             if user is None or peer.origin:
                 raise Refused(f"{ANONYMOUS} login refused: {'not for other sites' if user else f'no user {name!r}'}")
-            then(self._welcome(ANONYMOUS, user, peer))
+            then(self._admit(ANONYMOUS, user, peer))
         except Refused as refused:
             then(refused)
 
     def decide_basic(
         self, name: str, password: bytes, peer: Peer, then: Callable[[Verdict], None], is_gone: Callable[[], bool]
     ) -> None:
-        """Decide a login with a password over HTTP as `decide` does, if passwords are enabled."""
+        """Decide a login with a password over HTTP as `decide` does; refuse it if passwords are disabled."""
         then = self._counting(HTTP, peer, then)
         try:
             if PASSWORDS.keys().isdisjoint(self._mechanisms):
-                reason = f"{BASIC} login refused: no password logs in here (auth.mechanisms)"
-                raise Refused(reason, shown="No password logs in here")
+                reason = f"{BASIC} login refused: logins with a password are disabled (auth.mechanisms)"
+                raise Refused(reason, shown="Logins with a password are disabled")
             self._by_password(BASIC, name, password, peer, then, is_gone)
         except Refused as refused:
             then(refused)
@@ -227,11 +226,11 @@ class Logins:
     def _counting(self, protocol: str, peer: Peer, then: Callable[[Verdict], None]) -> Callable[[Verdict], None]:
         """Wrap `then` so that each verdict is counted first."""
 
-        def told(verdict: Verdict) -> None:
+        def counted(verdict: Verdict) -> None:
             self.counts.note(protocol, peer.network, refused=isinstance(verdict, Refused))
             then(verdict)
 
-        return told
+        return counted
 
     def _inside(self, mechanism: str, peer: Peer) -> Verdict:
         user = self.users.get(peer.inside) if mechanism == EXTERNAL else None
@@ -248,7 +247,7 @@ class Logins:
         user = self.users.get(name)
         if user is None:
             raise Refused(f"{EXTERNAL} login refused: user '{name}' - invalid credentials")
-        return self._welcome(EXTERNAL, user, peer)
+        return self._admit(EXTERNAL, user, peer)
 
     def _by_password(
         self,
@@ -264,13 +263,13 @@ class Logins:
         attempts, network = self._attempts, peer.network
         user, known = self.users.get(name), self.users.knows(name, password)
         if known and user is not None and not attempts.wait_s(network, name):
-            then(self._welcome(mechanism, user, peer))
+            then(self._admit(mechanism, user, peer))
             return
         key = (network, name, self.users.secret_of(user, password))
         login = WaitingLogin(mechanism, peer, then, is_gone)
         pending = self._pending.get(key)
         if pending is not None and not pending.is_gone():
-            pending.waiting.append(login)  # simultaneous logins of many clients of one user count as one
+            pending.waiting.append(login)  # simultaneous logins with one password count as one
             return
         wait_s = attempts.begin(network, name)
         if wait_s is None:
@@ -293,7 +292,6 @@ class Logins:
     def _checked(
         self, key: tuple[str, str, bytes], pending: PendingCheck, password: bytes, user: User | None, right: bool | None
     ) -> None:
-        """Pass the result of one check to the clients that wait for it."""
         network, name, _secret = key
         if self._pending.get(key) is pending:
             del self._pending[key]
@@ -311,11 +309,11 @@ class Logins:
             verdict: Verdict = Refused(f"{mechanism} login refused: user '{name}' - invalid credentials")
             if admitted is not None:
                 try:
-                    verdict = self._welcome(mechanism, admitted, peer)
+                    verdict = self._admit(mechanism, admitted, peer)
                 except Refused as refused:
                     verdict = refused
             then(verdict)
 
-    def _welcome(self, mechanism: str, user: User, peer: Peer) -> User:
+    def _admit(self, mechanism: str, user: User, peer: Peer) -> User:
         self.check_address(mechanism, user, peer)
         return user

@@ -67,7 +67,7 @@ def matches(password: bytes, password_hash: str, algorithm: str) -> bool:
 
 
 def check_hash(password_hash: str, algorithm: str) -> None:
-    """Accept an imported hash; a user with an empty one cannot log in with a password.
+    """Check an imported hash; a user with an empty one cannot log in with a password.
 
     Raises: ValueError with the reason, which does not quote the hash.
     """
@@ -83,7 +83,7 @@ def check_hash(password_hash: str, algorithm: str) -> None:
     except (binascii.Error, ValueError):
         raise ValueError("the password hash is not base64") from None
     if len(stored) != RABBIT_SALT_BYTES + DIGESTS[algorithm]().digest_size:
-        raise ValueError(f"the password hash has not the length that {algorithm} has")
+        raise ValueError(f"the password hash does not have the length of a hash of {algorithm}")
 
 
 def _check_argon2(password_hash: str) -> None:

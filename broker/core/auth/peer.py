@@ -1,4 +1,4 @@
-"""The other end of a connection, as the network sees it, and the user name in its certificate."""
+"""The remote end of a connection: its address, its TLS handshake, and the user name in its certificate."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ SPECIAL: Final = frozenset(',+"\\<>;')
 ALTERNATIVES: Final = {"dns": "DNS", "email": "email", "uri": "URI", "ip": "IP Address", "other_name": "othername"}
 
 Names = Iterable[Iterable[tuple[str, str]]]  # relative distinguished names, each of one attribute or more
-ADDRESSES_MAX: Final = 1024  # parsed addresses that are kept: the same hosts connect again and again
+ADDRESSES_MAX: Final = 1024  # results that are cached: a few hosts make most connections
 
 
 def login_name(certificate: Mapping[str, Any], source: NameSource, kind: str = "dns") -> str | None:
     """Return the user name in a verified certificate, or None if it has none.
 
-    Shapes: `certificate` as ssl.SSLSocket.getpeercert() has it; of several names of a kind the first counts.
+    Shapes: `certificate` is as ssl.SSLSocket.getpeercert() returns it. The first of several names of a kind is used.
     """
     if source == "distinguished_name":
         return distinguished_name(certificate.get("subject", ())) or None
@@ -83,11 +83,11 @@ class TlsFacts:
 
 
 class Peer(NamedTuple):
-    """A client's end of a connection, and ours; `verified` when this listener asks clients for certificates.
+    """The addresses of both ends of a connection; `verified` if the listener asks clients for certificates.
 
-    `inside` is the user that a part of this process acts as; it needs no password, and `address` is its name. `origin`
-    is the origin of another site's page in the client's browser, which gains no rights from the browser's address. A
-    `web` client uses WebSocket.
+    `inside` is set for a connection of a part of this process: it is the user as which the part acts, without a
+    password, and `address` is the part's name. `origin` is the origin of another site's page in the client's browser:
+    such a page gains no rights from the browser's address. `web` is set for a client over WebSocket.
     """
 
     address: str
@@ -110,17 +110,17 @@ class Peer(NamedTuple):
 
     @property
     def certified(self) -> bool:
-        """Whether a verified certificate of the client's may name its user."""
+        """Whether the client has a verified certificate, which may name its user."""
         return self.tls is not None and bool(self.tls.certificate) and not self.origin
 
     @property
     def network(self) -> str:
-        """The address, or for IPv6 the network of one host, which may use all of its addresses."""
+        """The IPv4 address, or the /64 network of an IPv6 address: one host may use all of its addresses."""
         return network_of(self.address)
 
 
 def bracketed(address: str) -> str:
-    """Return an address in the form that a port can follow."""
+    """Return an address, an IPv6 address in brackets, so that a port can follow."""
     return f"[{address}]" if ":" in address else address
 
 

@@ -1,6 +1,6 @@
-"""Decide whether a user may configure, write to or read from an exchange or a queue. All sessions share one object. A
-user of the settings may do everything in every vhost. Any other user has, in each vhost, three regular expressions over
-names, and perhaps some over the routing keys of an exchange.
+"""Decide whether a user may configure, write to or read from an exchange or a queue. A user of the settings may do
+everything in every vhost. Any other user has, in each vhost, three regular expressions over names, and optionally more
+over the routing keys of topic exchanges.
 """
 
 from __future__ import annotations
@@ -21,23 +21,22 @@ Kind = Literal["configure", "write", "read"]
 
 KINDS: Final[tuple[Kind, ...]] = ("configure", "write", "read")
 ONWARD: Final = {"exchange": "alternate-exchange", "queue": "x-dead-letter-exchange"}
-"""The argument that names where messages go on to."""
+"""The argument that names an exchange to which messages are republished."""
 ANSWERS_MAX: Final = 65_536
 
 
 class Permissions:
-    """Hold the rights of each user in each vhost. `listeners` are called with the user and the vhost of each change,
-    `topics` has the topic permissions.
-    Cost: an answer is computed once per user, kind and resource, up to ANSWERS_MAX of them.
+    """Store the rights of each user in each vhost; all sessions share one object. A deleted user loses its rights.
+    `listeners` are called with the user and the vhost of each change, `topics` has the topic permissions.
+    Cost: an answer is computed once for each user, kind and resource; ANSWERS_MAX answers are cached.
     """
 
     def __init__(self, users: Users) -> None:
-        """Wrap the users; a user deleted there loses its rights here."""
         self._users = users
         self._rights: dict[tuple[str, str], dict[Kind, BoundedPattern]] = {}
         self._answers: dict[tuple[str, Kind, Resource], bool] = {}
         self.listeners: list[Callable[[str, str], None]] = []
-        self.topics = TopicPermissions(users, self._tell)
+        self.topics = TopicPermissions(users, self._notify)
         users.listeners.append(self._user_changed)
 
     def copy(self, users: Users) -> Permissions:
@@ -63,9 +62,9 @@ class Permissions:
             raise refused(user, resource)
 
     def check_new(self, user: User, resource: Resource, arguments: Mapping[str, Any]) -> None:
-        """Check that the user may name, in the arguments of a new exchange or queue, an exchange that gets messages
-        from it. This needs the right to read the new object and to write to the exchange, but no topic permission, as
-        in RabbitMQ.
+        """Check the rights that a declare needs if it names an alternate or dead letter exchange: to read from the new
+        object and to write to that exchange, but no topic permission, as in RabbitMQ.
+
         Raises: 403, which closes the channel; 406.
         """
         onward = named_exchange(resource, arguments, ONWARD[resource.kind])
@@ -96,7 +95,7 @@ class Permissions:
     def check_source(
         self, user: User, source: Resource, exchange: Exchange | None, key: str, client_id: str = ""
     ) -> None:
-        """Check that the user may get messages from an exchange, if it exists, by a binding key. Raises: 403."""
+        """Check that the user may bind to an exchange with a binding key; the exchange may not exist. Raises: 403."""
         self.check(user, source, "read")
         if exchange is not None and exchange.by_topic:
             self.check_topic(user, source, key, "read", client_id)
@@ -111,11 +110,9 @@ class Permissions:
         return not self._users.is_configured(user.name) and self.topics.names_client(user.name, exchange)
 
     def allows_vhost(self, user: User, vhost: str) -> bool:
-        """Return whether the user may open the vhost."""
         return self._users.is_configured(user.name) or (user.name, vhost) in self._rights
 
     def allows(self, user: User, resource: Resource, kind: Kind) -> bool:
-        """Return whether the user has one right to a resource."""
         if self._users.is_configured(user.name):
             return True
         key = (user.name, kind, resource)
@@ -143,29 +140,28 @@ class Permissions:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
-        """Give a user rights in a vhost, in place of the former ones.
+        """Grant a user rights in a vhost, replacing the former ones.
 
-        Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
+        Raises: ValueError for an unknown user, for a user of the settings, and for an invalid expression.
         """
         self._users.check_permitted(user)
         self._rights[user, vhost] = patterns(configure, write, read)
-        self._tell(user, vhost)
+        self._notify(user, vhost)
 
     def clear(self, user: str, vhost: str) -> None:
-        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for one of the settings."""
+        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for a user of the settings."""
         self._users.check_permitted(user)
         if self._rights.pop((user, vhost), None) is not None:
-            self._tell(user, vhost)
+            self._notify(user, vhost)
 
     def forget_vhost(self, vhost: str) -> None:
-        """Forget the rights in a deleted vhost."""
         self.topics.forget_vhost(vhost)
         for user in [user for user, where in self._rights if where == vhost]:
             del self._rights[user, vhost]
-            self._tell(user, vhost)
+            self._notify(user, vhost)
 
     def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
-        """Return the rights as RabbitMQ's definitions have them; of one user or in one vhost, if given."""
+        """Return the rights as entries of RabbitMQ's definitions, of one user or in one vhost if given."""
         return [
             {"user": name, "vhost": where, **{kind: rights[kind].text for kind in KINDS}}
             for (name, where), rights in sorted(self._rights.items())
@@ -173,7 +169,7 @@ class Permissions:
         ]
 
     def writing(self) -> Generator[None, None, list[dict[str, str]]]:
-        """Yield all rights as RabbitMQ's definitions have them, one at a time."""
+        """Return all rights as entries of RabbitMQ's definitions, in steps of one entry."""
         rows: list[dict[str, str]] = []
         for (name, where), rights in sorted(self._rights.items()):
             rows.append({"user": name, "vhost": where, **{kind: rights[kind].text for kind in KINDS}})
@@ -187,7 +183,7 @@ class Permissions:
                 del self._rights[name, vhost]
         self._forget_answers(name)
 
-    def _tell(self, user: str, vhost: str) -> None:
+    def _notify(self, user: str, vhost: str) -> None:
         self._forget_answers(user)
         for listener in self.listeners:
             listener(user, vhost)
@@ -197,7 +193,7 @@ class Permissions:
 
 
 def patterns(configure: str, write: str, read: str) -> dict[Kind, BoundedPattern]:
-    """Return the three expressions compiled. Raises: ValueError naming the invalid one."""
+    """Compile the three expressions. Raises: ValueError, which quotes the invalid one."""
     texts: dict[Kind, str] = {"configure": configure, "write": write, "read": read}
     return {kind: right_pattern(text) for kind, text in texts.items()}
 
@@ -214,7 +210,7 @@ def right_pattern(text: str) -> BoundedPattern:
 
 
 def named(resource: Resource) -> Resource:
-    """Return the resource under the name that RabbitMQ's rights and texts give it."""
+    """Return the resource with the name that RabbitMQ's rights and texts use: the default exchange is amq.default."""
     if resource.kind == "exchange" and resource.name == "":
         return resource._replace(name="amq.default")
     return resource

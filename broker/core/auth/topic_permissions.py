@@ -17,24 +17,25 @@ TopicKind = Literal["write", "read"]
 
 
 class TopicPermissions:
-    """Hold two regular expressions over routing keys for each user, vhost and exchange.
+    """Store two regular expressions over routing keys for each user, vhost and exchange.
 
-    An exchange without expressions is open to users with rights to the exchange itself. `{username}`, `{vhost}` and,
-    for a client of MQTT, `{client_id}` in an expression are replaced by these names, escaped: otherwise whoever chooses
-    a name could write a part of the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838, CVE-2026-67407.
-    Shapes: `_of_clients` has patterns by text, user, vhost and client id, CLIENTS_MAX at most.
+    An exchange without expressions is open to users with rights to the exchange itself. In an expression, `{username}`,
+    `{vhost}` and, for an MQTT client, `{client_id}` are replaced by these names. The names are escaped: otherwise
+    whoever chooses one could change the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838,
+    CVE-2026-67407.
+    Shapes: `_of_clients` caches patterns by text, user, vhost and client id, CLIENTS_MAX at most.
     """
 
-    def __init__(self, users: Users, tell: Callable[[str, str], None]) -> None:
-        """`tell` is called with the user and the vhost of each change."""
+    def __init__(self, users: Users, notify: Callable[[str, str], None]) -> None:
+        """`notify` is called with the user and the vhost of each change."""
         self._users = users
-        self._tell = tell
+        self._notify = notify
         self._rights: dict[tuple[str, str, str], dict[TopicKind, tuple[str, BoundedPattern]]] = {}
         self._of_clients: dict[tuple[str, str, str, str], BoundedPattern] = {}
 
-    def copy(self, users: Users, tell: Callable[[str, str], None]) -> TopicPermissions:
+    def copy(self, users: Users, notify: Callable[[str, str], None]) -> TopicPermissions:
         """Return an independent copy of the expressions, for a copy of the users."""
-        copy = TopicPermissions(users, tell)
+        copy = TopicPermissions(users, notify)
         copy._rights = dict(self._rights)
         return copy
 
@@ -47,7 +48,7 @@ class TopicPermissions:
         if client_id and CLIENT_ID in text:
             try:
                 pattern = self._of_client(text, user, exchange.vhost, client_id)
-            except ValueError:  # the id makes it too long
+            except ValueError:  # with the client id it is too long
                 return False
         return pattern.search(key)
 
@@ -63,7 +64,7 @@ class TopicPermissions:
         return pattern
 
     def names_client(self, user: str, exchange: Resource) -> bool:
-        """Return whether the clients of a user differ in which routing keys they may publish with."""
+        """Return whether the routing keys that a user may publish with depend on the client id."""
         rights = self._rights.get((user, exchange.vhost, exchange.name))
         return rights is not None and CLIENT_ID in rights["write"][0]
 
@@ -74,31 +75,29 @@ class TopicPermissions:
     def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Set the expressions of a user for an exchange, replacing the former ones.
 
-        Raises: ValueError for an unknown user, for one of the settings, and for a bad expression.
+        Raises: ValueError for an unknown user, for a user of the settings, and for an invalid expression.
         """
         self._users.check_permitted(user)
         self._rights[user, vhost, exchange] = compiled(user, vhost, write, read)
-        self._tell(user, vhost)
+        self._notify(user, vhost)
 
     def clear(self, user: str, vhost: str, exchange: str | None = None) -> None:
-        """Open an exchange again, or all of the vhost. Raises: ValueError for an unknown user."""
+        """Remove a user's expressions for an exchange, or for all exchanges of a vhost. Raises: ValueError."""
         self._users.check_permitted(user)
-        gone = [key for key in self._rights if key[:2] == (user, vhost) and exchange in (None, key[2])]
-        for key in gone:
+        removed = [key for key in self._rights if key[:2] == (user, vhost) and exchange in (None, key[2])]
+        for key in removed:
             del self._rights[key]
-        if gone:
-            self._tell(user, vhost)
+        if removed:
+            self._notify(user, vhost)
 
     def forget_vhost(self, vhost: str) -> None:
-        """Forget the expressions of a deleted vhost."""
         self._rights = {key: rights for key, rights in self._rights.items() if key[1] != vhost}
 
     def forget_user(self, user: str) -> None:
-        """Forget the expressions of a deleted user."""
         self._rights = {key: rights for key, rights in self._rights.items() if key[0] != user}
 
     def listing(self, *, user: str | None = None, vhost: str | None = None) -> list[dict[str, str]]:
-        """Return the rights in the form of RabbitMQ's definitions, of one user or in one vhost if given."""
+        """Return the rights as entries of RabbitMQ's definitions, of one user or in one vhost if given."""
         return [
             dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True))
             for key, rights in sorted(self._rights.items())
@@ -106,7 +105,7 @@ class TopicPermissions:
         ]
 
     def writing(self) -> Generator[None, None, list[dict[str, str]]]:
-        """Yield all rights in the form of RabbitMQ's definitions, one at a time."""
+        """Return all rights as entries of RabbitMQ's definitions, in steps of one entry."""
         rows: list[dict[str, str]] = []
         for key, rights in sorted(self._rights.items()):
             rows.append(dict(zip(FIELDS, (*key, rights["write"][0], rights["read"][0]), strict=True)))
@@ -115,13 +114,13 @@ class TopicPermissions:
 
 
 def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tuple[str, BoundedPattern]]:
-    """Return each text with its pattern. Raises: ValueError naming the invalid one."""
+    """Return each text with its compiled pattern. Raises: ValueError, which quotes the invalid text."""
     texts: dict[TopicKind, str] = {"write": write, "read": read}
     return {kind: (text, expanded(text, user, vhost)) for kind, text in texts.items()}
 
 
 def expanded(text: str, user: str, vhost: str, client_id: str = CLIENT_ID) -> BoundedPattern:
-    """Return the pattern with its variables replaced. AMQP 0-9-1 has no `{client_id}`: it stays as it is."""
+    """Compile an expression after replacing its variables. Without a client id, `{client_id}` is left as it is."""
     parts = {"{username}": user, "{vhost}": vhost, CLIENT_ID: client_id}
     whole = re.sub(r"\{(?:username|vhost|client_id)\}", lambda found: re.escape(parts[found[0]]), text or "^$")
     try:

@@ -1,4 +1,4 @@
-"""The limits of a user: connections and channels that may be open. Limits in the form of RabbitMQ's definitions."""
+"""The limits on a user's open connections and channels, in the form of RabbitMQ's definitions."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ CHANNELS: Final = "max-channels"
 
 
 def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
-    """Return a table of limits. RabbitMQ writes an empty one as a list. Raises: ValueError with the reason."""
+    """Check a table of limits; RabbitMQ writes an empty one as a list. Raises: ValueError with the reason."""
     if table is None or table == []:
         return {}
     if not isinstance(table, Mapping):
         raise ValueError("limits should be an object")  # noqa: TRY004 - the request is wrong, not the caller
     for name, value in table.items():
         if name not in known:
-            raise ValueError(f"there is no limit '{name}', but {' and '.join(known)}")
+            raise ValueError(f"unknown limit '{name}'; known: {', '.join(known)}")
         if isinstance(value, bool) or not isinstance(value, int):
             raise ValueError(f"{name} should be an integer")  # noqa: TRY004 - as above
         if value.bit_length() > BITS_MAX:
@@ -35,12 +35,11 @@ def limit_in(table: Mapping[str, int], name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class UserLimits:
-    """The limits of one user, as an operator wrote them: a negative value is no limit, 0 allows none."""
+    """The limits of one user, as an operator wrote them: a negative value means no limit, and 0 allows none."""
 
     table: tuple[tuple[str, int], ...] = ()
 
     def to_json(self) -> dict[str, int]:
-        """Return the limits as RabbitMQ's definitions have them."""
         return dict(self.table)
 
     def get(self, name: str) -> int | None:
@@ -48,7 +47,6 @@ class UserLimits:
         return limit_in(dict(self.table), name)
 
     def updated(self, changes: Mapping[str, int]) -> UserLimits:
-        """Return the limits with some of them changed."""
         return UserLimits(tuple({**dict(self.table), **changes}.items()))
 
 

@@ -1,5 +1,5 @@
-"""The users: those of the settings, which do not change at run time, and added ones. Passwords and hashes are never
-logged, printed or quoted.
+"""The users: those of the settings, which do not change at run time, and those that operators add. Passwords and hashes
+are never logged, printed or quoted.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 from broker.core.auth.password import ARGON2, DUMMY_HASH, SALT_BYTES, SHA256, argon2_hash, check_hash, matches
 from broker.core.auth.user_limits import UserLimits, user_limits_of
 
-PROVEN_S: Final = 3600.0  # how long a proven password needs no hash
-PROVEN_MAX: Final = 10_000  # users
+PROVEN_S: Final = 3600.0  # how long a proven password is accepted without computing its hash
+PROVEN_MAX: Final = 10_000  # users whose proven passwords are remembered
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class User:
     limits: UserLimits = field(default_factory=UserLimits)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the user as RabbitMQ's definitions have it."""
+        """Return the user as an entry of RabbitMQ's definitions."""
         return {
             "name": self.name,
             "password_hash": self.password_hash,
@@ -42,7 +42,7 @@ class User:
 
 
 class Users:
-    """Hold the users by name. Invariant: a configured user shadows a stored one of the same name, and only stored ones
+    """Store the users by name. Invariant: a configured user shadows a stored one of the same name, and only stored ones
     change. `listeners` are called with the name of each user that is added, changed or deleted.
     """
 
@@ -53,7 +53,7 @@ class Users:
         random_bytes: Callable[[int], bytes] = os.urandom,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Take the users of the settings."""
+        """Start with the users of the settings, which are `configured`."""
         self._configured = {user.name: user for user in configured}
         self._stored: dict[str, User] = {}
         self.random_bytes = random_bytes
@@ -65,7 +65,6 @@ class Users:
         self.listeners: list[Callable[[str], None]] = []
 
     def __contains__(self, name: object) -> bool:
-        """Return whether there is a user of that name."""
         return name in self._configured or name in self._stored
 
     def __iter__(self) -> Iterator[str]:
@@ -73,11 +72,9 @@ class Users:
         return iter(sorted(self._configured.keys() | self._stored.keys()))
 
     def get(self, name: str) -> User | None:
-        """Return the user, or None."""
         return self._configured.get(name) or self._stored.get(name)
 
     def is_configured(self, name: str) -> bool:
-        """Return whether the user is one of the settings."""
         return name in self._configured
 
     def listing(self) -> list[User]:
@@ -95,7 +92,7 @@ class Users:
     # -- changes ------------------------------------------------------------------------------------------------------
 
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
-        """Add a user; with an empty password, no password logs in.
+        """Add a user; one with an empty password cannot log in with a password.
 
         Raises: ValueError for a name that exists or is invalid. Cost: one argon2 hash.
         """
@@ -104,17 +101,17 @@ class Users:
         return self._with_password(User(checked_name(name), tags=checked_tags(tags)), password)
 
     def put(self, user: User) -> None:
-        """Add or replace a stored user, as definitions do; one of the settings still shadows it."""
+        """Add or replace a stored user, as definitions do; a user of the settings still shadows it."""
         checked_name(user.name)
         check_hash(user.password_hash, user.hashing_algorithm)
         self._store(user)
 
     def delete(self, name: str) -> None:
-        """Delete a user. Raises: ValueError for an unknown user and for one of the settings."""
+        """Delete a user. Raises: ValueError for an unknown user and for a user of the settings."""
         self._stored_user(name)
         del self._stored[name]
         self._proven.pop(name, None)
-        self._tell(name)
+        self._notify(name)
 
     def set_password(self, name: str, password: str) -> None:
         """Change a password. Raises: ValueError as delete(). Cost: one argon2 hash."""
@@ -136,14 +133,14 @@ class Users:
         self._store(replace(user, limits=UserLimits(kept)))
 
     def check_own(self, name: str) -> None:
-        """Check that a user may change at run time. Raises: ValueError for one of the settings."""
+        """Check that a user may change at run time. Raises: ValueError for a user of the settings."""
         if name in self._configured:
-            raise ValueError(f"User '{name}' is one of the settings (auth.users); change it there")
+            raise ValueError(f"User '{name}' is defined in the settings (auth.users); change it there")
 
     def check_permitted(self, name: str) -> None:
         """Check that the rights of a user can be changed. Raises: ValueError."""
         if name in self._configured:
-            raise ValueError(f"User '{name}' is one of the settings (auth.users), which have all rights in every vhost")
+            raise ValueError(f"User '{name}' is defined in the settings (auth.users), and has all rights in all vhosts")
         if name not in self:
             raise ValueError(f"User '{name}' does not exist")
 
@@ -168,16 +165,16 @@ class Users:
         if former is None or former.password_hash != user.password_hash:
             self._proven.pop(user.name, None)
         self._stored[user.name] = user
-        self._tell(user.name)
+        self._notify(user.name)
 
-    def _tell(self, name: str) -> None:
+    def _notify(self, name: str) -> None:
         for listener in self.listeners:
             listener(name)
 
     # -- passwords ----------------------------------------------------------------------------------------------------
 
     def knows(self, name: str, password: bytes) -> bool:
-        """Return whether a password is known to be right: one of the settings, or proven lately.
+        """Return whether a password is known to be right: from the settings, or because it was proven recently.
 
         False may also mean that only prove() can decide. Cost: microseconds.
         """
@@ -191,9 +188,9 @@ class Users:
         return right and self._now_s() - proven_s < PROVEN_S
 
     def remember(self, user: User, password: bytes) -> None:
-        """Remember a password that was proven, as a keyed digest, so that the logins of the next hour cost no hash.
+        """Remember a proven password as a keyed digest, so that logins within PROVEN_S need not compute its hash.
 
-        Invariant: the digest is bound to the hash that proved it, so a change of the password ends it.
+        Invariant: the digest includes the user's hash, so it is useless once the password has changed.
         """
         if not user.password_hash:
             return
@@ -212,7 +209,7 @@ class Users:
         return keyed.digest()
 
     def writing(self) -> Generator[None, None, list[dict[str, Any]]]:
-        """Yield the users that are not in the settings as RabbitMQ's definitions have them, one at a time."""
+        """Return the users that are not in the settings as entries of RabbitMQ's definitions, in steps of one entry."""
         rows: list[dict[str, Any]] = []
         for _, user in sorted(self._stored.items()):
             rows.append(user.to_json())
@@ -221,8 +218,8 @@ class Users:
 
 
 def prove(user: User | None, password: bytes) -> bool:
-    """Return whether a password is right, by computing a hash. Each refusal takes one argon2 hash, so the time does not
-    reveal which names exist.
+    """Return whether a password is right, by computing a hash. Each refusal computes an argon2 hash, so that its time
+    does not reveal which names exist.
     """
     if user is not None and matches(password, user.password_hash, user.hashing_algorithm):
         return True
@@ -238,7 +235,7 @@ def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.
     """
     name = checked_name(entry.get("name"))
     tags = entry.get("tags") or ()
-    if isinstance(tags, str):  # RabbitMQ before 3.9 writes them as one text
+    if isinstance(tags, str):  # RabbitMQ before 3.9 writes them as one string
         tags = tags.split(",")
     password, password_hash = entry.get("password"), entry.get("password_hash", "")
     algorithm = entry.get("hashing_algorithm", SHA256)
@@ -256,14 +253,14 @@ def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.
 def checked_name(name: Any) -> str:
     """Return the name. Raises: ValueError for an empty or too long one, or one with control characters."""
     if not isinstance(name, str) or not name.strip():
-        raise ValueError("a user's name should be a text that says something")
+        raise ValueError("a user's name should be a string that is not blank")
     if len(name.encode("utf-8", "replace")) > SHORT_STRING_MAX_BYTES or any(ord(letter) < 32 for letter in name):
         raise ValueError(f"a user's name has at most {SHORT_STRING_MAX_BYTES} bytes and no control characters")
     return name
 
 
 def checked_tags(tags: Any) -> tuple[str, ...]:
-    """Return the tags without spaces around them, each once. Raises: ValueError for one that is not text."""
+    """Return the tags stripped and without duplicates. Raises: ValueError for a tag that is not a string."""
     if not isinstance(tags, list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in tags):
-        raise ValueError("tags should be a list of texts")
+        raise ValueError("tags should be a list of strings")
     return tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))

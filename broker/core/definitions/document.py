@@ -1,4 +1,4 @@
-"""A definitions document as values: rows as they are stored, and frozen objects for the topology.
+"""A definitions document in memory: JSON rows as they are stored, and frozen objects for the topology.
 
 Source: RabbitMQ's `definitions.json`, 3.6 to 4.x, of a whole cluster or of one vhost.
 """
@@ -12,7 +12,7 @@ from typing import Any
 from broker.core.arguments import typed_table
 
 Row = dict[str, Any]
-"""An entry as RabbitMQ's documents have it; an operator policy is a parameter there."""
+"""An entry in the form of RabbitMQ's documents; an operator policy is a parameter there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ExchangeEntry:
 
 @dataclass(frozen=True, slots=True)
 class QueueEntry:
-    """A queue; `type` is None if the document does not have it: then the default of the vhost applies."""
+    """A queue; `type` is None if the document does not state it: then the vhost's default applies."""
 
     vhost: str
     name: str
@@ -56,10 +56,10 @@ class BindingEntry:
 class Document:
     """All entries of a document. Shapes: `policies` has the operator policies too, which are not in `parameters`.
 
-    Invariant: entries are in the order of the document, and are not compared with the broker.
+    Invariant: entries are in the order of the document, and are not checked against the broker's objects.
     """
 
-    users: tuple[Row, ...] = field(default=(), repr=False)  # may have passwords
+    users: tuple[Row, ...] = field(default=(), repr=False)  # may contain passwords
     vhosts: tuple[Row, ...] = ()
     permissions: tuple[Row, ...] = ()
     topic_permissions: tuple[Row, ...] = ()
@@ -69,7 +69,7 @@ class Document:
     exchanges: tuple[ExchangeEntry, ...] = ()
     queues: tuple[QueueEntry, ...] = ()
     bindings: tuple[BindingEntry, ...] = ()
-    unknown: tuple[str, ...] = ()  # non-empty lists that are not read
+    unknown: tuple[str, ...] = ()  # the names of ignored parts that are not empty
 
 
 def writing_document(document: Document) -> Generator[None, None, dict[str, Any]]:
@@ -84,9 +84,8 @@ def writing_document(document: Document) -> Generator[None, None, dict[str, Any]
 
 
 def row_of(part: str, entry: Any) -> tuple[str, dict[str, Any]]:
-    """Return an entry as JSON, and the part of the document that has it: operator policies are among the parameters.
-
-    Invariant: a user has no plain password any more.
+    """Return the part of the document that an entry belongs to, and the entry as JSON; an operator policy belongs to
+    the parameters. Invariant: no user has a plain password any more.
     """
     if isinstance(entry, dict):
         return "parameters" if part == "policies" and "component" in entry else part, entry

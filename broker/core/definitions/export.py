@@ -23,8 +23,8 @@ HIDDEN: Final = "amq."  # the prefix of the broker's internal objects
 def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
     """Return the durable exchanges, queues and bindings of a vhost, without exclusive queues.
 
-    The exchanges and queues are those of this moment, the bindings those of the moment at which they are read, between
-    these exchanges and queues.
+    The exchanges and queues are those that exist now. The bindings are those between them that exist when they are
+    read.
     Cost: O(n) references at once; each row is made when it is read.
     """
     queues, exchanges = list(vhost.queues.values()), list(vhost.exchanges.values())
@@ -60,9 +60,10 @@ def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
 
 
 def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a user with a hash that RabbitMQ accepts: in base64, whatever the algorithm.
+    """Return a user with its hash in base64, because RabbitMQ accepts no other form.
 
-    When RabbitMQ does not know the algorithm it keeps the user, but refuses logins until the password is set again.
+    RabbitMQ imports a user with an algorithm that it does not know, but refuses its logins until the password is set
+    again.
     """
     password_hash = user["password_hash"]
     if password_hash.startswith("$"):  # an encoded argon2 hash
@@ -71,7 +72,7 @@ def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _bindings(exchange: Exchange, ends: Collection[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the bindings of a durable exchange whose destination is durable, too, and among `ends`."""
+    """Yield the bindings of a durable exchange to durable destinations among `ends`."""
     if not exchange.durable or not exchange.name:
         return
     for bundle in list(exchange.bundles.values()):

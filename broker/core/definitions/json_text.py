@@ -1,7 +1,7 @@
-"""Read JSON from outside, and refuse values that could not be written again.
+"""Read JSON from outside, and refuse values that the broker could not write to its definitions file.
 
-Python's parser also accepts lone surrogates, NaN and numbers beyond the range of a float, which a definitions file
-cannot contain. A broker with one of them in memory could never write its definitions again.
+Python's parser accepts lone surrogates, NaN and numbers beyond the range of a float. A broker with one of them in
+memory could never write its definitions again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import Any, Final, NoReturn
 
 LEVELS_MAX: Final = 128  # of objects and arrays; Python's own limit differs from version to version
-HALF_PAIR: Final = "\\ud"  # the prefix of any surrogate escape, paired or not
+SURROGATE: Final = "\\ud"  # the prefix of a surrogate's escape, paired or not
 SHORT: Final = 64 << 10  # octets that `read_json` reads in less than a millisecond
 
 
@@ -21,14 +21,14 @@ def read_json(octets: bytes) -> Any:
 
     Raises: ValueError, in one line. Cost: linear.
     """
-    text = octets.decode().removeprefix("\ufeff")  # json.loads itself lets surrogates through and guesses at UTF-16
+    text = octets.decode().removeprefix("\ufeff")  # json.loads would accept encoded surrogates and detect UTF-16
     try:
         found = json.loads(text, parse_constant=_refuse, parse_float=_finite)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if text.count("[") + text.count("{") > LEVELS_MAX:
         _check_levels(found, LEVELS_MAX)
-    if HALF_PAIR in text.lower():
+    if SURROGATE in text.lower():
         json.dumps(found, ensure_ascii=False).encode()
     return found
 
@@ -52,14 +52,14 @@ def reading_json(octets: bytes, outer_levels: int) -> Generator[None, None, Any]
 def _container(
     text: str, at: int, outer_levels: int, levels_max: int = LEVELS_MAX
 ) -> Generator[None, None, tuple[Any, int]]:
-    """Return the container that begins at `at` and its end, yielding after each member."""
+    """Return the container that begins at `at`, and where it ends; yield after each member."""
     opened = text[at : at + 1]
     if not outer_levels or opened not in ("{", "["):
         return _member(text, at, {}, levels_max)
     table: dict[str, Any] = {}
     items: list[Any] = []
     found, closing = (table, "}") if opened == "{" else (items, "]")
-    names: dict[str, str] = {}  # of the members' fields: each is stored once, as by Python's own reader
+    names: dict[str, str] = {}  # the names of the members' fields: equal ones share one string, as in json.loads
     name = ""
     at = _next(text, at + 1)
     if text[at : at + 1] == closing:
@@ -107,7 +107,6 @@ def _member(text: str, at: int, names: dict[str, str], levels_max: int) -> tuple
 
 
 def _next(text: str, at: int) -> int:
-    """Return where the next token begins."""
     found = _BLANKS.match(text, at)
     assert found is not None, "the pattern matches the empty text"
     return found.end()
@@ -117,7 +116,7 @@ def _check(text: str, found: Any, levels_max: int) -> None:
     """Refuse a value that is nested too deeply or contains a lone surrogate. Raises: ValueError."""
     if text.count("[") + text.count("{") > levels_max:
         _check_levels(found, levels_max)
-    if HALF_PAIR in text.lower():
+    if SURROGATE in text.lower():
         json.dumps(found, ensure_ascii=False).encode()
 
 

@@ -1,4 +1,4 @@
-"""Read a definitions document; every entry is checked before any is applied."""
+"""Read a definitions document, and check each of its entries."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class NotWritten(NotStored):
 
 
 class OutcomeUnknown(NotStored):
-    """It is not known whether a change was stored; a retry finds out."""
+    """It is not known whether a change was stored; a retry settles it."""
 
 
 class Fields:
@@ -51,21 +51,18 @@ class Fields:
         self._vhost = vhost
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Return a field as it is."""
         return self._fields.get(name, default)
 
     def kept(self, name: str) -> Any:
-        """Return a field of any type that is only stored and exported again."""
+        """Return a field of any type, which the broker only stores and exports again."""
         value = self._fields.get(name)
         check_depth(name, value)
         return value
 
     def rest(self, *known: str) -> dict[str, Any]:
-        """Return the fields without the known ones."""
         return {name: self.kept(name) for name in self._fields if name not in known}
 
     def text(self, name: str, default: Any = MISSING) -> str:
-        """Return a string."""
         value = self._fields.get(name, default)
         if value is MISSING:
             raise BadDefinitions(f"{name} is missing")
@@ -94,7 +91,7 @@ class Fields:
         return value
 
     def table(self, name: str) -> dict[str, Any]:
-        """Return an object; RabbitMQ's exports may have an empty one as [] and a full one as pairs."""
+        """Return an object; RabbitMQ may export an empty one as [], and others as lists of pairs."""
         value = self._fields.get(name)
         if value is None:
             return {}
@@ -108,7 +105,7 @@ class Fields:
         return value
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments of a queue, an exchange or a binding, with the types that JSON does not have."""
+        """Return the arguments of a queue, an exchange or a binding, with AMQP's types restored."""
         return read_typed(self.table("arguments"))
 
 
@@ -126,7 +123,7 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:
-    """Return the entries of a document. With `vhost`, they belong there unless they name another one.
+    """Return the entries of a document. Entries that name no vhost belong to `vhost`, if given.
 
     Raises: BadDefinitions for the first invalid entry.
     """
@@ -192,7 +189,7 @@ def _entries(
         names = tuple([entry[name] for name in IDENTITIES.get(part, ())]) if isinstance(entry, dict) else ()
         if names and known.setdefault(names, entry) != entry:
             named = ", ".join(repr(name) for name in names)
-            raise BadDefinitions(f"{part}[{number}]: there is another entry of {named}, with other values")
+            raise BadDefinitions(f"{part}[{number}]: another entry for {named} has different values")
         found.append(entry)
         yield
     return found
@@ -209,7 +206,7 @@ def _default_algorithm(raw: Mapping[str, Any]) -> str:
 
 
 def read_user(raw: Any) -> Row:
-    """Return the row of one user. Raises: BadDefinitions."""
+    """Check the entry of one user. Raises: BadDefinitions."""
     return _user(Fields(raw, None), SHA256)
 
 
@@ -239,7 +236,7 @@ def _user(fields: Fields, algorithm: str) -> Row:
 
 
 def _password_hash(text: str, algorithm: str) -> str:
-    """Return the hash; an argon2 hash is in base64, because RabbitMQ accepts nothing else."""
+    """Return the hash; an exported argon2 hash is decoded from base64."""
     if algorithm != ARGON2 or not text or text.startswith("$"):
         return text
     try:
@@ -325,12 +322,12 @@ def _binding(fields: Fields) -> BindingEntry:
     )
 
 
-def check_depth(name: str, value: Any, left: int = DEPTH_MAX) -> None:
-    """Refuse values that an AMQP table cannot hold. Raises: BadDefinitions."""
+def check_depth(name: str, value: Any, levels: int = DEPTH_MAX) -> None:
+    """Refuse values that an AMQP table cannot contain. Raises: BadDefinitions."""
     if isinstance(value, int) and not INT_64_MIN <= value <= INT_64_MAX:
         raise BadDefinitions(f"{name} holds a number of more than 64 bits")
     if isinstance(value, (dict, list)):
-        if not left:
+        if not levels:
             raise BadDefinitions(f"{name} is nested deeper than {DEPTH_MAX} levels")
         for inner in value.values() if isinstance(value, dict) else value:
-            check_depth(name, inner, left - 1)
+            check_depth(name, inner, levels - 1)

@@ -1,4 +1,4 @@
-"""The moment at which a message is due: by its header x-delay, by a due header of its queue, or as chosen by the
+"""The moment at which a held message is due: from its header x-delay, from a due header of its queue, or set by the
 broker.
 
 Source: the plugin rabbitmq_delayed_message_exchange.
@@ -19,11 +19,11 @@ from broker.amqp.header_edit import read_headers
 from broker.core.message.message import Message
 
 ISO: Final = "iso8601"
-MOMENT_MAX_MS: Final = (1 << 48) - 1  # what a queue log can store
+MOMENT_MAX_MS: Final = (1 << 48) - 1  # the latest that a queue log can store
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
-RECEIVED: Final = "x-slotmq-received"  # set in a waiting message that another broker of the overlay published
-DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's: the longest timer of Erlang
+RECEIVED: Final = "x-slotmq-received"  # a header of a held message that another broker of the overlay published
+DELAY_MAX_MS: Final = (1 << 32) - 1  # the plugin's limit: the longest timer in Erlang
 
 
 class Unreadable(ValueError):
@@ -53,7 +53,7 @@ def due_headers(text: str) -> tuple[DueHeader, ...]:
 
 
 def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_ms: int) -> int | None:
-    """Return the moment in the first of these headers that a message has, None if it has none.
+    """Return the moment in the first of the due headers that a message has, None if it has none.
 
     Units: ms on the broker's clock, which is `ahead_ms` ahead of the time of day. A countdown begins at `from_ms`.
     Raises: Unreadable.
@@ -62,9 +62,9 @@ def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_m
     for one in headers:
         value = values.get(one.name)
         if value is not None:
-            counts, read = DUE_FORMATS[one.format]
+            is_countdown, read = DUE_FORMATS[one.format]
             try:
-                moment_ms = read(value) + (from_ms if counts else ahead_ms)
+                moment_ms = read(value) + (from_ms if is_countdown else ahead_ms)
             except (ValueError, TypeError, ArithmeticError):
                 moment_ms = MOMENT_MAX_MS + 1
             if moment_ms > MOMENT_MAX_MS:
@@ -78,7 +78,7 @@ def _from_text(value: Any) -> int:
     at = value if isinstance(value, datetime) else datetime.fromisoformat(value)
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
-    return -((_EPOCH - at) // _MILLISECOND)  # never early: a fraction of a millisecond counts as a whole one
+    return -((_EPOCH - at) // _MILLISECOND)  # rounded up, so that no message is early
 
 
 def _number(unit_ms: int, value: Any) -> int:
@@ -107,7 +107,7 @@ class HeldMessage(Message):
     __slots__ = ("due_ms",)
 
     def __init__(self, message: Message, due_ms: int) -> None:
-        """Hold a copy of a message, which has no record yet."""
+        """Copy a message; the copy has no record yet."""
         super().__init__(
             message.envelope, message.header, message.body, message.charge, message.facts, message.timestamp_ms
         )
@@ -115,7 +115,7 @@ class HeldMessage(Message):
 
 
 def delay_of(value: Any) -> int | None:
-    """Return the delay that an x-delay header asks for, None when there is none.
+    """Return the delay that an x-delay header requests, None for no delay.
 
     Units: milliseconds.
     Source: the plugin, get_delay/1: text is read as a number, a fraction is cut off; a value over 32 bits is no delay.
@@ -130,7 +130,7 @@ def delay_of(value: Any) -> int | None:
 
 
 def due_ms_of(message: Message | None) -> int:
-    """Return when a delayed message is due, 0 if it is gone."""
+    """Return when a held message is due, 0 for a message that was settled or lost."""
     if message is None:
         return 0
     if isinstance(message, HeldMessage):

@@ -1,6 +1,6 @@
 """A message in memory, its envelope, and its further routing keys.
 
-Content header and body stay the received bytes; they are decoded only on demand.
+Content header and body remain the received bytes, and are decoded only on demand.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from broker.core.message.x_death import past_deaths
 from broker.store.record import Recorded, encode_route
 
 ENVELOPES_MAX: Final = 1024
-OVERHEAD_BYTES: Final = 400  # a resident message besides its bytes: object, list slot, bytes headers (sys.getsizeof)
+OVERHEAD_BYTES: Final = 400  # the memory of a message besides header and body, according to sys.getsizeof
 DELIVERY_COUNT: Final = "x-delivery-count"
 ACQUIRED_COUNT: Final = "x-acquired-count"
 
 
 class EnvelopeCache:
-    """Cache the envelopes of one publisher inside the broker. Invariant: at most 1,024 of them."""
+    """Cache envelopes for one part of the broker that publishes. Invariant: it has at most ENVELOPES_MAX."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Envelope] = {}
@@ -37,18 +37,18 @@ class EnvelopeCache:
         return envelope
 
 
-@mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: there are hundreds of thousands of them
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit its hundreds of thousands of instances
 class Envelope:
     """Exchange and routing key, with encoded forms that are computed once instead of per message.
 
-    Shapes: ``route`` is both as short strings, as a basic.publish and a log record have them; with the octet that ends
-        a frame it is the ``suffix`` of a basic.deliver.
+    Shapes: ``route`` is both as short strings, as in a basic.publish or a log record. ``suffix`` is ``route`` and the
+        octet that ends a frame: the end of the frame of a basic.deliver.
     """
 
     __slots__ = ("exchange", "key", "route", "suffix")
 
     def __init__(self, exchange: str, key: str, route: bytes | None = None) -> None:
-        """Take the two encoded short strings if the caller has them."""
+        """`route` is given if the caller has it."""
         self.exchange = exchange
         self.key = key
         self.route = encode_route(exchange, key) if route is None else route
@@ -60,8 +60,8 @@ class Message(Recorded):
     """One published message, shared by every queue that accepted it.
 
     Shapes: ``header`` is the payload of the content header frame (class, weight, body size, flags, properties).
-    Units: ``charge`` is what each slot with the message counts for it, in bytes: its share of the memory.
-        ``timestamp_ms`` is when the broker accepted it, on the broker's clock; expirations count from there.
+    Units: ``charge`` is the memory in bytes that each slot with the message counts for it. ``timestamp_ms`` is when the
+        broker accepted it, on the broker's clock; its time to live starts then.
     """
 
     __slots__ = ("charge", "envelope", "facts")
@@ -79,11 +79,10 @@ class Message(Recorded):
         self.record_bytes = 0
 
     def copy(self) -> Message:
-        """Return the same message without a record."""
+        """Return a copy without a record."""
         return Message(self.envelope, self.header, self.body, self.charge, self.facts, self.timestamp_ms)
 
     def body_bytes(self) -> int:
-        """Return the length of the body."""
         return len(self.body)
 
 
@@ -106,7 +105,7 @@ def charge_of(messages: list[Message]) -> int:
 def with_delivery_count(header: bytes, acquired: int, delivered: int) -> bytes:
     """Return a content header with the number of times the message was returned, and the number of failed deliveries.
 
-    Source: RabbitMQ 4.3: a count of 0 has no header.
+    Source: RabbitMQ 4.3, which sets no header for a count of 0.
     """
     if not acquired:
         return header
@@ -117,15 +116,15 @@ def with_delivery_count(header: bytes, acquired: int, delivered: int) -> bytes:
 
 
 def further_keys(facts: HeaderFacts) -> list[str]:
-    """Return the routing keys that the headers CC and BCC add; RabbitMQ skips other values than text in them."""
+    """Return the routing keys in the headers CC and BCC; as in RabbitMQ, values that are not text are skipped."""
     return [key for keys in (facts.cc, facts.bcc) if keys is not MISSING for key in keys if isinstance(key, str)]
 
 
 def carbon_copies(headers: dict[str, Any], key: str) -> list[str]:
-    """Return the routing keys of the header CC by which a message with this routing key was published.
+    """Return the routing keys in the header CC with which a message with this routing key was published.
 
-    There are none once a queue has given the message a new key: the header stays, but no longer routes. The latest
-    death has the keys with which the message was published; without a new key they are the message's own.
+    The keys no longer apply once dead-lettering has replaced the routing key, although the header remains. That is the
+    case if the keys in the latest death differ from the message's own.
     """
     keys = headers.get("CC")
     copies = [copy for copy in keys if isinstance(copy, str)] if isinstance(keys, list) else []
@@ -134,7 +133,7 @@ def carbon_copies(headers: dict[str, Any], key: str) -> list[str]:
 
 
 def copies_of(message: Message) -> tuple[str, ...]:
-    """Return the routing keys of the header CC by which a message that is stored was published."""
+    """Return the routing keys in the header CC with which a stored message was published."""
     if message.facts.cc is MISSING:
         return ()
     return tuple(carbon_copies(read_headers(message.header, X_DEATH, "CC"), message.envelope.key))

@@ -1,10 +1,10 @@
-"""Deaths: the headers of a dead letter that say where and why its message died.
+"""Deaths: the headers of a dead letter that state in which queue and why the message died.
 
-`x-death` is an array of tables, one for each queue and reason, the latest first. Publishers may send one too, so it may
-contain anything; meaningless entries are left out.
+`x-death` is an array of tables, one for each queue and reason, the latest first. A publisher may send one, so it may
+contain anything; entries that are not tables are dropped.
 Source: RabbitMQ 4.3, mc:record_death/4 and rabbit_dead_letter:detect_cycles/3. RabbitMQ 4.3 counts only its own deaths.
-    Here those in a publisher's header count too, as in 3.10, because clients publish a dead letter again with its
-    headers.
+    This broker counts those in a publisher's header too, as 3.10 does, because clients republish a dead letter with
+    its headers.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from broker.amqp.deaths import X_DEATH
 
 Event = dict[str, Any]
 
-COUNT_MAX: Final = (1 << 63) - 1  # the largest long of a table: a publisher may have sent such a count
+COUNT_MAX: Final = (1 << 63) - 1  # the largest integer in a table; a publisher may have sent it
 
 
 @dataclass(frozen=True, slots=True)
 class Death:
     """The death of one message in one queue.
 
-    Shapes: `reason` is rejected, expired, maxlen or delivery_limit. `exchange` and `keys` are those of the publish, the
-        routing key before those of the header CC. `expiration` is the message's own, whatever the reason.
+    Shapes: `reason` is rejected, expired, maxlen or delivery_limit. `exchange` and `keys` are those with which the
+        message entered the queue, the keys of the header CC last. `expiration` is the message's own.
     Units: `time_s` is since the epoch.
     """
 
@@ -55,8 +55,8 @@ class Death:
 def record_death(headers: Mapping[str, Any], death: Death) -> dict[str, Any]:
     """Return the headers that a death sets.
 
-    The first death is written once, the last one every time. Another death in the same queue for the same reason only
-    raises the count: time, exchange and keys stay those of the first.
+    `x-first-death-*` is set by the first death only, `x-last-death-*` by each. Another death in the same queue for the
+    same reason raises the count; time, exchange and keys remain those of the first.
     """
     latest = death.event()
     past = past_deaths(headers)
@@ -85,7 +85,7 @@ def past_deaths(headers: Mapping[str, Any]) -> list[Event]:
 
 
 def kind_of(event: Event) -> str:
-    """Return a key shared by deaths with the same queue and reason, whatever values a publisher sent."""
+    """Return a key that deaths with equal queue and reason share, whatever the types that a publisher sent."""
     return repr((event.get("queue"), event.get("reason")))
 
 
@@ -97,10 +97,9 @@ def count_again(event: Event) -> Event:
 
 
 def is_cycle(queue: str, events: Sequence[Event]) -> bool:
-    """Return whether a dead letter with these deaths must not enter the queue.
+    """Return whether a dead letter with these deaths, the latest first, would cycle forever if it entered the queue.
 
-    That is, it died there before and has since died only by the broker's own rules, so it would cycle forever. A
-    rejection breaks the cycle, because a consumer asked for it.
+    It would if it has died there and if, since then, no consumer has rejected it.
     """
     for event in events:
         if event.get("reason") == "rejected":

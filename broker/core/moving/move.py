@@ -1,7 +1,7 @@
 """Moving messages from one queue to others of the vhost, a batch in each transaction of the log.
 
-A batch adds messages to their new queues and settles them in the old one, in one step of the loop and one record. So no
-client sees a message twice or not at all, and a crash leaves each message in either its old or its new queues.
+A batch adds messages to their new queues and settles them in the old one, in one step of the loop and one log record.
+So clients see each message exactly once, and a crash leaves each message either in its old or in its new queues.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Final
 
 from broker.core.message.message import Message
 from broker.core.moving.placement import FindPlacement, Outcome, Placement, place_message
-from broker.core.moving.walk import Walk
+from broker.core.moving.walk import Walk, is_expired
 from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-BATCH_EXAMINED: Final = 256  # messages that are examined, and may not be wanted,
-BATCH_COPIES: Final = 100  # ... or copies given to queues, some ten microseconds each,
-BATCH_BYTES: Final = 1 << 20  # ... or bytes written: a batch takes a millisecond or two of the loop
+# The limits of a batch, which keep it within two milliseconds.
+BATCH_EXAMINED: Final = 256  # messages that are compared with the condition
+BATCH_COPIES: Final = 100  # copies that are queued, at some ten microseconds each
+BATCH_BYTES: Final = 1 << 20  # octets of headers and bodies
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class MoveTally:
     def count(self, outcome: Outcome | None) -> None:
         """Count an examined message; None is the outcome of a message that is not to be moved."""
         self.examined += 1
-        self.moved += outcome is Outcome.TAKEN
+        self.moved += outcome is Outcome.ACCEPTED
         self.unroutable += outcome is Outcome.UNROUTABLE
         self.refused += outcome is Outcome.REFUSED
 
@@ -47,9 +48,9 @@ class MoveTally:
 
 
 class Move:
-    """Move the messages that a queue holds when the move begins, in their order. Consumers continue: they keep messages
-    that they get first or hold unacked. Expired messages are left to expire. Shapes: `single_target` is set if there
-    is only one target: once it is full, every further message would be refused.
+    """Move the messages that a queue contains when the move begins, in their order. Consumers continue, and messages
+    that are delivered meanwhile or unacked are not moved. Expired messages are left to expire. Shapes: with
+    `single_target`, the move ends when the target is full, because it would refuse all further messages.
     """
 
     def __init__(
@@ -74,8 +75,8 @@ class Move:
         self.done = False
 
     @property
-    def left(self) -> int:
-        """The number of messages that may still be moved: none once the only target is full."""
+    def remaining(self) -> int:
+        """How many more messages may be moved: none once the only target is full."""
         if self.full:
             return 0
         return sys.maxsize if self._limit is None else self._limit - self.tally.moved
@@ -91,12 +92,11 @@ class Move:
             self.full = self.single_target
 
     def end(self) -> None:
-        """Record that there is nothing more to move."""
         self.done = True
 
     def batch(self) -> tuple[Level, Slot] | None:
-        """Move some messages; return a slot that must be read from disk first, if any."""
-        found = self._walk.find() if self.left else None
+        """Move a batch of messages. If the next slot is on disk, return it: the caller must read it first."""
+        found = self._walk.find() if self.remaining else None
         if found is None:
             self.end()
             return None
@@ -108,7 +108,7 @@ class Move:
         with self.vhost.store.transaction():
             try:
                 self._move_some(level, slot, slot.contents, indexes, moved)
-            finally:  # a message recorded in its new queues leaves this one, even if the next message raised an error
+            finally:  # settle messages that are in their new queues, even if a later message raised an error
                 if moved:
                     level.settle(slot, moved)
                     settled = ports.settled
@@ -121,20 +121,20 @@ class Move:
     def _move_some(
         self, level: Level, slot: Slot, contents: list[Message | None], indexes: Sequence[int], moved: list[int]
     ) -> None:
-        """Add messages of a slot to their new queues, and the indexes of the accepted ones to `moved`."""
+        """Add messages of a slot to their new queues, and their indexes to `moved`."""
         deadlines = self.vhost.ports.deadlines
         now_ms = self.vhost.ports.clock.now_ms
         copies = size_bytes = 0
         for index in indexes[:BATCH_EXAMINED]:
-            if copies >= BATCH_COPIES or size_bytes >= BATCH_BYTES or deadlines.left <= 0:
+            if copies >= BATCH_COPIES or size_bytes >= BATCH_BYTES or deadlines.units_left <= 0:
                 break
-            if not self.left:
+            if not self.remaining:
                 break
             self._walk.advance_past(slot, index)
             message = contents[index]
             if message is None:  # it could not be read; that was logged
                 continue
-            placement = None if self._walk.expired(message, now_ms) else self.placement_of(message)
+            placement = None if is_expired(self.source, message, now_ms) else self.placement_of(message)
             outcome = None
             if placement is not None:
                 outcome = self._place(placement, message, level, slot, index)
@@ -142,7 +142,7 @@ class Move:
                     continue
                 copies += max(len(placement.queues), 1)
             self.count(outcome)
-            if outcome is Outcome.TAKEN:
+            if outcome is Outcome.ACCEPTED:
                 moved.append(index)
                 size_bytes += len(message.header) + len(message.body)
 
@@ -150,7 +150,7 @@ class Move:
         def take() -> bool:
             try:
                 level.manager.pick(slot, [index])
-            except ValueError:  # a full queue served its consumers, and they got this message
+            except ValueError:  # a full target served its consumers, and one of them got this message
                 return False
             return True
 

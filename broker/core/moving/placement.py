@@ -1,4 +1,4 @@
-"""Placements: the new queues of messages that an operator publishes or moves, without a client and its rights."""
+"""Placements: the target queues of messages that an operator publishes or moves."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from broker.routing.exchange import Exchange
 
 
 class Outcome(Enum):
-    """The outcome of one message."""
+    """The outcome of placing one message."""
 
-    TAKEN = "taken"
+    ACCEPTED = "accepted"
     UNROUTABLE = "unroutable"
-    """No queue accepts it; queues of taps do not count."""
+    """The message is routed to no queue, or only to queues of taps."""
     REFUSED = "refused"
-    """A queue of its route is full and rejects publishes, or the client may not publish it there."""
+    """A target queue is full and rejects publishes, or the user may not publish there."""
 
 
 class Placement(NamedTuple):
-    """A message as its new queues will store it. Shapes: with `delay_ms`, `exchange` holds it for that time; else it
-    goes to `queues`. `refused` if the client may not publish it there.
+    """A message as its target queues will store it. Shapes: with `delay_ms`, `exchange` holds the message for that time
+    instead. `refused` is set if the user may not publish there.
     """
 
     envelope: Envelope
@@ -48,21 +48,21 @@ CheckPublish = Callable[["Exchange", Sequence[str]], None]
 
 
 def permit_all(_exchange: Exchange, _keys: Sequence[str]) -> None:
-    """Permit every publish, as for an operator."""
+    """Permit every publish: an operator needs no rights."""
 
 
 FindPlacement = Callable[[Message], Placement | None]
-"""Returns the placement of a message, None for a message that stays where it is."""
+"""Returns the placement of a message, None for a message that stays in its queue."""
 
 
 def to_queue(queue: Queue) -> FindPlacement:
-    """Return the rule of placement into one queue; the message keeps its exchange and its routing key."""
+    """Return a function that places messages into one queue, with their exchanges and routing keys unchanged."""
     queues = (queue,)
     return lambda message: Placement(message.envelope, message.header, message.facts, queues)
 
 
 def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None, check: CheckPublish = permit_all) -> FindPlacement:
-    """Return the rule of placement through an exchange, by a routing key, or by the message's own and those of CC."""
+    """Return a function that publishes messages to an exchange, with the routing key `key` or their own keys."""
     envelopes = EnvelopeCache()
 
     def find_placement(message: Message) -> Placement:
@@ -87,11 +87,10 @@ def to_origin(
     died_in: Collection[str] = (),
     check: CheckPublish = permit_all,
 ) -> FindPlacement:
-    """Return the rule of placement of dead letters back into the queue in which they last died, or through the exchange
-    by which they came. The first entry of x-death names both; a publisher may have invented it, so `check` is asked
-    about the exchange. The headers of deaths are removed, an expiration is restored, and x-replayed counts. Messages
-    that have not died stay, as do those that died for other reasons or in other queues than those in `reasons` and
-    `died_in`, if given.
+    """Return a function that places dead letters into the queue in which they last died, or publishes them again to
+    their exchange. The first entry of x-death names both; because a publisher may have invented it, `check` is called
+    for the exchange. The headers about deaths are removed, the expiration is restored, and x-replayed is counted up. A
+    message stays if it has not died, or if its last death is not for one of `reasons` or not in one of `died_in`.
     """
     envelopes = EnvelopeCache()
 
@@ -130,8 +129,8 @@ def _passes(check: CheckPublish, exchange: Exchange, keys: Sequence[str]) -> boo
 def place_message(
     vhost: Vhost, placement: Placement, body: bytes, *, take: Callable[[], bool] = lambda: True
 ) -> Outcome | None:
-    """Add a message to all of its new queues or to none, and return the outcome. `take` first removes it from its old
-    queue and returns whether it was still there; if it was not, do nothing and return None.
+    """Add a message to all of its target queues or to none, and return the outcome. `take` removes it from its old
+    queue and returns whether the queue still had it; if not, return None and do nothing.
     """
     if placement.refused:
         return Outcome.REFUSED
@@ -150,4 +149,4 @@ def place_message(
         vhost.delays.hold(placement.exchange, message, placement.delay_ms)
     else:
         vhost.poster.post(message, queues, admitted=True)
-    return Outcome.TAKEN
+    return Outcome.ACCEPTED

@@ -1,4 +1,4 @@
-"""A walk over the ready messages of a queue, for code that removes some of them and is not a consumer."""
+"""Iterate over the ready messages of a queue, to remove some of them on an operator's order."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from broker.slots.states import Tenure
 
 
 class Walk:
-    """Visit the messages that a queue holds when the walk begins, in the order of their delivery. The walk holds
-    nothing: between two calls consumers, limits and expiry continue, and the walk skips what they removed. Messages
-    that are published or requeued after the walk are not visited, so a walk ends even if its messages are put back.
-    Shapes: ``_levels`` are still to be visited, the next one at the end, each with the id at which its part ends, and
-    its slots, the next one at the end; ``_next_id`` is the next message.
-    Cost: O(slots), and a scan of one slot's ready messages per call.
+    """Visit the messages that are in a queue when the walk begins, in the order of their delivery. The walk locks
+    nothing: consumers, limits and expiry continue between two calls, and the walk skips messages that they removed. It
+    does not visit messages that are added later, so it ends even if visited messages are put back into the queue.
+    Shapes: ``_levels`` is a stack of the levels to visit, each with the first message id that is not visited and a
+        stack of its slots. ``_next_id`` is the next message to visit in the last level.
+    Cost: O(slots), and for each call a scan of one slot's ready messages.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -29,9 +29,9 @@ class Walk:
         ]
 
     def find(self) -> tuple[Level, Slot, Sequence[int]] | None:
-        """Return the next slot that holds ready messages, with their indexes; None at the end of the walk.
+        """Return the next slot with ready messages, its level and their indexes; None at the end of the walk.
 
-        The slot may be on disk. The same messages are found again until `advance_past` names them.
+        The slot may be on disk. Messages are returned again until `advance_past` is called with their indexes.
         """
         while self._levels and not self.queue.deleted:
             level, end, slots = self._levels[-1]
@@ -49,16 +49,12 @@ class Walk:
         return None
 
     def advance_past(self, slot: Slot, index: int) -> None:
-        """Continue after a message of the slot that was found last."""
+        """Continue after a message of the slot that `find` returned last."""
         self._next_id = slot.first + index + 1
-
-    def expired(self, message: Message, now_ms: int) -> bool:
-        """Return whether a message that was found has expired and will be dropped once it is at the head."""
-        return is_expired(self.queue, message, now_ms)
 
 
 def is_expired(queue: Queue, message: Message, now_ms: int) -> bool:
-    """Return whether a ready message of a queue has expired."""
+    """Return whether a ready message of a queue has expired; it is dropped once it is at the head."""
     if not queue.timed:
         return False
     expires_ms = queue.expires_ms(message)

@@ -1,4 +1,4 @@
-"""The deliveries to one MQTT client, and the PUBACK packets that settle them."""
+"""The deliveries to one MQTT client, and their acknowledgements."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from broker.mqtt.reason_codes import ADMINISTRATIVE_ACTION
 
 
 class MqttBasic(BasicSession):
-    """Consume the queues of one session. Shapes: `subscriptions` are those with the queues at QoS 0 and QoS 1; `shared`
-    has the options of each shared subscription, by consumer tag.
-    Invariant: `set_form` comes before the first consumer.
+    """Consume the queues of one session. Shapes: `subscriptions` are those of the queues for QoS 0 and for QoS 1;
+    `shared` has the options of each shared subscription, by consumer tag.
+    Invariant: `set_form` is called before the first consumer is added.
     """
 
     __slots__ = ("_copies", "_form", "_settling", "shared", "subscriptions")
@@ -34,30 +34,28 @@ class MqttBasic(BasicSession):
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost)
         self._settling = False
-        self._copies: RetainedCopies | None = None  # created by the first subscription that gets some
+        self._copies: RetainedCopies | None = None  # created by the first subscription that gets retained messages
         self.subscriptions = Subscriptions(), Subscriptions()
         self.shared: dict[str, Match] = {}
 
     def set_form(self, form: ClientForm) -> None:
-        """Set the form of the packets to the client."""
         self._form = form
         self.prefetch_consumer = form.window
 
     def new_consumer(self, tag: str, queue: Queue, method: commands.Basic.Consume) -> Consumer:
-        """Return a consumer that delivers PUBLISH packets."""
         subscriptions, shared = self.subscriptions[0 if method.no_ack else 1], self.shared.get(tag)
         return MqttConsumer(tag, queue, self, self._vhost, self._form, subscriptions, shared, no_ack=method.no_ack)
 
     def forget_matches(self) -> None:
-        """Match messages with subscriptions anew, because these have changed."""
+        """Match messages with the subscriptions again, because these have changed."""
         for consumer in self.consumers.values():
             assert isinstance(consumer, MqttConsumer)
             consumer.forget_match()
 
     def serve(self) -> None:
-        """Schedule the settlement of deliveries that need no PUBACK, and continue copying retained messages.
+        """Schedule the settlement of deliveries that need no PUBACK, and continue to copy retained messages.
 
-        Called when output is taken.
+        The connection calls this whenever its output is written.
         """
         if self._copies is not None and not self._copies.output_taken():
             self._copies = None
@@ -101,7 +99,7 @@ class MqttBasic(BasicSession):
         self._serve_others(full)
 
     def _ack_range(self, first: int, last: int) -> None:
-        """Settle deliveries with consecutive tags, in one step if they are the oldest; none if the first tag is 0."""
+        """Settle deliveries with consecutive tags, in one step if they are the oldest. `first` is 0 for no delivery."""
         if first < last and first == self.unacked.oldest:
             self.ack(last, multiple=True)
         elif first:
@@ -118,11 +116,10 @@ class MqttBasic(BasicSession):
 
     @property
     def packet_ids(self) -> PacketIds:
-        """The packet ids in use."""
         return self._form.packet_ids
 
     def settle_received(self, packet_ids: Sequence[int]) -> list[int]:
-        """Settle deliveries, log this, and return their packet ids, which stay in use until `complete`."""
+        """Settle deliveries, log the settlements, and return their packet ids, which remain in use until `complete`."""
         ids = self._form.packet_ids
         received: list[int] = []
         for packet_id in packet_ids:
@@ -137,7 +134,7 @@ class MqttBasic(BasicSession):
         return received
 
     def complete(self, packet_ids: Sequence[int]) -> None:
-        """Free packet ids of deliveries that were received."""
+        """Free the packet ids of deliveries whose QoS 2 handshake is complete."""
         full = self._is_full
         for packet_id in packet_ids:
             self._form.packet_ids.complete(packet_id)
@@ -146,17 +143,17 @@ class MqttBasic(BasicSession):
 
     @property
     def _is_full(self) -> bool:
-        """Whether no delivery at QoS 1 or 2 has room: the window is used up, or a message is held."""
+        """Whether there is no room for a delivery at QoS 1 or 2: the window is used up, or a message is held."""
         ids = self._form.packet_ids
         return ids.blocking > 0 or self.outstanding + ids.released >= self._form.window
 
     def _serve_others(self, was_full: bool) -> None:
-        """Serve the other queues too, once there is room again: an ack serves only the queue of its message."""
+        """Serve all queues of the session once there is room again: an ack serves only the queue of its message."""
         if was_full and not self._is_full and len(self.consumers) > 1:
             self.wake()
 
     def close(self) -> None:
-        """End the consumers and requeue everything that waits for an acknowledgement, because the channel is closed."""
+        """End the consumers and requeue unacknowledged messages, because the channel is closed."""
         if self._copies is not None:
             self._copies.close()
         for tag in self._form.packet_ids.take_unanswered():

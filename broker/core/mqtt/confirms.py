@@ -1,4 +1,4 @@
-"""The answers to the publishes of one client: confirms as PUBACK, PUBREC and PUBCOMP packets."""
+"""The answers to one client's publishes: confirms as PUBACK, PUBREC and PUBCOMP packets."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ class MqttConfirms(ChannelConfirms):
     """Answer publishes at QoS 1 and 2, and PUBREL packets, after the sync, in their order.
 
     Shapes: `_answers` has an item for each unconfirmed publish and PUBREL: the first octet of its answer, the reason
-        code and the packet id. Consecutive publishes at QoS 0 share an item: minus their number. `in_flight` counts the
-        PUBACK packets that are due. Since the last `expect`, `refused` has the numbers of publishes that a full queue
-        refused, and `unrouted` counts those without a queue.
+        code and the packet id. Consecutive publishes at QoS 0 share an item, their number negated. `in_flight` counts
+        the PUBACK packets that are due. `refused` has the numbers of the publishes that a full queue has refused since
+        the last `expect`, and `unrouted` counts those that were routed to no queue.
     """
 
     __slots__ = ("_answers", "_forget", "_version", "_vhost", "in_flight", "refused", "unrouted")
 
-    _forget: Callable[[list[int]], None]  # called with the packet ids of refused publishes at QoS 2
+    _forget: Callable[[list[int]], None]
 
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
         super().__init__(channel, connection, vhost, tally)
@@ -45,7 +45,7 @@ class MqttConfirms(ChannelConfirms):
         self.unrouted = 0
 
     def begin(self, version: int, forget: Callable[[list[int]], None]) -> None:
-        """Start to confirm, for a client's version; `forget` discards refused publishes at QoS 2."""
+        """Start to confirm, in a version of MQTT. `forget` is called with the packet ids of refused QoS 2 publishes."""
         self._version = version
         self._forget = forget
         self.start()
@@ -60,7 +60,6 @@ class MqttConfirms(ChannelConfirms):
         stops: list[int],
         logged: int,
     ) -> None:
-        """Count publishes, and those without a queue."""
         self.unrouted += stop - start - (stops[len(stops) - 1] if stops else 0)
         super().published_run(headers, bodies, start, stop, targets, stops, logged)
 
@@ -69,9 +68,9 @@ class MqttConfirms(ChannelConfirms):
         self.refused.append(number)
         super().refuse(number)
 
-    def expect(self, packet_ids: list[int], qos: int, nowhere: list[bool]) -> None:
-        """Record the packet ids of publishes that were accepted in this turn. Shapes: `nowhere` says which of them have
-        no queue; it is empty if all have one.
+    def expect(self, packet_ids: list[int], qos: int, unroutable: list[bool]) -> None:
+        """Record the packet ids of publishes that were just accepted. Shapes: `unroutable` states for each whether it
+        was routed to no queue; it is empty if all were routed.
         """
         self.unrouted = 0
         self.refused.clear()
@@ -79,7 +78,7 @@ class MqttConfirms(ChannelConfirms):
         count = len(packet_ids)
         if qos:
             octet = OCTETS[qos]
-            codes = [NO_MATCHING_SUBSCRIBERS if lost else SUCCESS for lost in nowhere] or [SUCCESS] * count
+            codes = [NO_MATCHING_SUBSCRIBERS if one else SUCCESS for one in unroutable] or [SUCCESS] * count
             answers += [packed(octet, codes[place], packet_ids[place]) for place in range(count)]
         elif answers and answers[-1] < 0:
             answers[-1] -= count
@@ -105,7 +104,7 @@ class MqttConfirms(ChannelConfirms):
     def _settle(self, kind: int, upto: int) -> None:
         """Send the answer of each publish and PUBREL up to a number.
 
-        A publish that a full queue refused is answered with 0x97; MQTT 3.1.1 has no such answer, and the client is
+        A publish that a full queue refused is answered with 0x97. MQTT 3.1.1 has no such answer: the client is
         disconnected.
         """
         count = upto - self.confirmed
@@ -114,7 +113,7 @@ class MqttConfirms(ChannelConfirms):
         self.confirmed = upto
         due = self._take_due(count)
         pieces: list[bytes] = []
-        short_answers: list[int] = []  # the packets without a reason code
+        short_answers: list[int] = []  # packets without a reason code, as integers of four octets
         published = count
         for answer in due:
             octet = answer >> OCTET_SHIFT
@@ -134,7 +133,7 @@ class MqttConfirms(ChannelConfirms):
             self._forget([answer & 0xFFFF for answer in due if answer >> OCTET_SHIFT == PUBREC])
             if due and self._version != V5:
                 fault = PacketFault(QUOTA_EXCEEDED, "a queue is full", 406)
-                ports = self._vhost.ports  # in the next turn: the committer is at work
+                ports = self._vhost.ports  # in the next turn, because the committer is running
                 ports.deadlines.set((self, "refused"), ports.clock.now_ms, partial(self._connection.fail, fault))
                 return
         else:
@@ -143,7 +142,7 @@ class MqttConfirms(ChannelConfirms):
             self._connection.write(b"".join(pieces))
 
     def _take_due(self, count: int) -> list[int]:
-        """Remove the items of this number of publishes and PUBREL packets, and return those with an answer."""
+        """Remove the items of the next `count` publishes and PUBREL packets, and return those that are not at QoS 0."""
         waiting = self._answers
         due: list[int] = []
         at = 0

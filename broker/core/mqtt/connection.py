@@ -1,6 +1,5 @@
-"""The connection of an MQTT client: maps packets to publishes, queues and bindings, and their answers to packets. The
-transport, the throttle and the listener use it as they use an AMQP connection. It has one channel, whose number appears
-in no packet.
+"""The connection of an MQTT client: maps its packets to publishes, queues and bindings, and answers them with packets.
+It has the interface of an AMQP connection, with a single channel.
 """
 
 from __future__ import annotations
@@ -63,19 +62,17 @@ from broker.mqtt.topics import SYSTEM, split_shared
 
 WITH_WILL: Final = 0x04
 NOTHING: Final[dict[str, Any]] = {}
-NO_FRAMES: Final = FrameCutter(0)  # all clients of MQTT share it, and leave it empty
-WORDS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's
-
-
-ALWAYS: Final = 0  # retain handling: send retained messages at each SUBSCRIBE of a filter
-IF_NEW: Final = 1
+NO_FRAMES: Final = FrameCutter(0)  # always empty, so all MQTT connections share it
+PROTOCOLS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's names
+ALWAYS: Final = 0  # retain handling: send retained messages for each SUBSCRIBE
+IF_NEW: Final = 1  # ... only if the session has no subscription with the filter yet
 
 
 class FilterRequest:
-    """Run the filters of one packet, and collect a reason code for each.
+    """Process the topic filters of one SUBSCRIBE or UNSUBSCRIBE, and collect a reason code for each.
 
-    Shapes: `wanted` has the queues and binding keys that are to get retained messages; `of_system` says that one of the
-        filters is for topics below `$SYS`.
+    Shapes: `wanted` has the queue names and binding keys for which retained messages are to be sent; `has_system` is
+        set if one of the filters is for topics below `$SYS`.
     """
 
     def __init__(self, session: MqttSession, context: MqttContext, talk: Conversation, identifier: int = 0) -> None:
@@ -86,10 +83,9 @@ class FilterRequest:
         self._codes: list[int] = []
         self._reason = ""
         self.wanted: list[tuple[str, str]] = []
-        self.of_system = False
+        self.has_system = False
 
     def subscribe(self, subscription: Subscription) -> None:
-        """Subscribe with a filter."""
         session = self._session
         try:
             share, topic_filter = split_shared(subscription.topic_filter)
@@ -103,7 +99,7 @@ class FilterRequest:
                 self._codes.append(qos)
                 return
             is_new = session.subscribe(key, qos, options_of(subscription, qos, self._identifier))
-            self.of_system |= topic_filter.startswith(SYSTEM)
+            self.has_system |= topic_filter.startswith(SYSTEM)
             self._codes.append(qos)
             if subscription.retain_handling == ALWAYS or (subscription.retain_handling == IF_NEW and is_new):
                 self.wanted.append((session.queue_name(qos), key))
@@ -111,7 +107,6 @@ class FilterRequest:
             self._refuse(*reason_of(error))
 
     def unsubscribe(self, topic_filter: str) -> None:
-        """End the subscription with a filter."""
         try:
             share, unshared = split_shared(topic_filter)
             key = self._context.mapping.binding_key(unshared)
@@ -139,13 +134,13 @@ class FilterRequest:
 class MqttConnection(Connection):
     """One MQTT client's connection.
 
-    Shapes: `_steps` are parts of packets that run before the next packet is parsed, the next one last; they wait while
-        the connection is held.
+    Shapes: `_steps` are the remaining steps of the last packet, the next one at the end. They run before the next
+        packet is parsed, unless the connection is held.
     Invariant: feed() raises no protocol error.
     """
 
-    __slots__ = ("_client_id", "_connect", "_context", "_ending", "_handshakes", "_publisher", "_steps", "_talk",
-                 "_vhost", "_will")  # fmt: skip
+    __slots__ = ("_client_id", "_connect", "_context", "_expired_queues", "_handshakes", "_publisher", "_steps",
+                 "_talk", "_vhost", "_will")  # fmt: skip
     __deletable__ = ("_handshakes", "_publisher")
     _handshakes: ClientHandshakes  # from the login to the end
     _publisher: MqttPublisher  # as above
@@ -168,14 +163,14 @@ class MqttConnection(Connection):
         self._talk = Conversation(context.settings.packet_max_bytes)
         self._steps: list[Callable[[], None]] = []
         self._client_id = ""
-        self._ending: Sequence[Queue] = ()  # the session's exclusive queues
+        self._expired_queues: Sequence[Queue] = ()  # durable queues of a session that expires with the connection
         self._connect: Connect | None = None
         self._vhost: Vhost | None = None
         self._will: Will | None = None
 
     @property
     def protocol(self) -> str:
-        return WORDS[self._talk.version]
+        return PROTOCOLS[self._talk.version]
 
     @property
     def client_facts(self) -> dict[str, Any] | None:
@@ -197,22 +192,22 @@ class MqttConnection(Connection):
 
     @property
     def buffered_bytes(self) -> int:
-        """How many received bytes wait to be processed."""
+        """The number of received bytes that are not processed yet."""
         return self._talk.buffered_bytes
 
     @property
     def spared_bytes(self) -> int:
-        """Always 0, because all bytes use up the budget."""
+        """Always 0, because all received bytes count against the budget."""
         return 0
 
     def upcoming(self, count: int) -> Iterator[tuple[Channel, Any]]:
-        """Return nothing, because packets are processed one by one."""
+        """Return an empty iterator, because packets are processed one by one."""
         return iter(())
 
     # -- input --------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
-        """Process received bytes, and return False when complete packets are left. HOT.
+        """Process received bytes, and return False if complete packets remain to be processed. HOT.
 
         Raises: only Fatal.
         """
@@ -257,7 +252,7 @@ class MqttConnection(Connection):
         self._steps.extend(reversed(steps))
 
     def _carry_out(self, step: Callable[[], None]) -> None:
-        """Run a step. A step that has to wait for an answer from elsewhere runs again when the answer has arrived."""
+        """Run a step. A step that is postponed runs again when its answer has arrived."""
         waiting = self._postponed
         try:
             step()
@@ -269,7 +264,7 @@ class MqttConnection(Connection):
             waiting.clear()
 
     def _answered(self, step: Callable[[], None]) -> None:
-        """Run a step whose answer has arrived; no packet is being processed."""
+        """Run a postponed step again, because its answer has arrived."""
         if self.state is CLOSED:
             return
         self.release()
@@ -305,7 +300,6 @@ class MqttConnection(Connection):
             self._log_in(packet)
 
     def _acknowledge(self, octet: int, packet_ids: list[int]) -> None:
-        """Process acknowledgements of one type."""
         if octet == PUBACK:
             self._mqtt.deliveries.acknowledge(packet_ids)
         elif octet == PUBREL:
@@ -354,7 +348,7 @@ class MqttConnection(Connection):
         self.finish()
 
     def _open(self) -> None:
-        """Open the vhost, and take over the client id. Raises: ConnectionFault."""
+        """Open the vhost, and claim the client id. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
         assert connect is not None and isinstance(session, MqttSessionOfConnection)
         session.open(context.vhost_and_user(connect.user or "", session.peer)[0])
@@ -362,7 +356,7 @@ class MqttConnection(Connection):
         assert vhost is not None
         self._client_id = connect.client_id or vhost.new_name("mqtt-")
         self.client_properties |= {"client_id": self._client_id, "connection_name": self._client_id}
-        if not context.kept_in(vhost).handshakes.loaded:
+        if not context.state_in(vhost).handshakes.loaded:
             raise PacketFault(SERVER_UNAVAILABLE, "the MQTT messages of the vhost are being read")
         self._then(
             partial(context.require_exchange, vhost),
@@ -373,9 +367,9 @@ class MqttConnection(Connection):
     def _begin(self, connect: Connect, session: MqttSessionOfConnection, vhost: Vhost) -> None:
         """Begin the session, once no other connection has the client id."""
         context = self._context
-        kept = context.kept_in(vhost)
-        handshakes = kept.handshakes
-        kept.end_wait(self._client_id, clean_start=connect.clean_start)
+        vhost_state = context.state_in(vhost)
+        handshakes = vhost_state.handshakes
+        vhost_state.resolve_will(self._client_id, clean_start=connect.clean_start)
         channel = MqttChannel(self, CHANNEL, self.forget_channel)
         opened = session.open_channel(channel)
         assert isinstance(opened, MqttSession)
@@ -388,21 +382,21 @@ class MqttConnection(Connection):
         )
         own = self._handshakes = ClientHandshakes(handshakes, self._client_id, opened)
         self._publisher = MqttPublisher(
-            channel, opened, connect.version, context.mapping, kept.retained, own, self._steps, context.qos_max
+            channel, opened, connect.version, context.mapping, vhost_state.retained, own, self._steps, context.qos_max
         )
-        self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client is gone after two silent intervals
+        self.heartbeat_s = -(-3 * connect.keep_alive_s // 4)  # a client that is silent for two heartbeats is dead
         self._will = connect.will
         self.state = RUNNING
-        ends: Sequence[Callable[[], None]] = ()  # of the client's earlier session
+        deletions: Sequence[Callable[[], None]] = ()  # of the queues of the client's earlier session
         if connect.clean_start:
             if handshakes.enter(self._client_id):
                 handshakes.drop(self._client_id)
                 vhost.answers.changed(self._subject)
-            ends = partial(opened.delete, 0), partial(opened.delete, 1)
+            deletions = partial(opened.delete, 0), partial(opened.delete, 1)
         self._then(
-            *ends,
+            *deletions,
             partial(self._renew_expiry, opened, handshakes),
-            partial(self._welcome, connect, opened, handshakes),
+            partial(self._accept_client, connect, opened, handshakes),
             partial(opened.resume, 0),
             partial(opened.resume, 1),
             partial(self._resume_others, opened),
@@ -410,7 +404,7 @@ class MqttConnection(Connection):
         self.touch()
 
     def _renew_expiry(self, session: MqttSession, handshakes: Handshakes) -> None:
-        """Set the session expiry that the client asks for; its CONNACK waits for this."""
+        """Set the session expiry that the client requests; its CONNACK waits until that is on disk."""
         answers, channel = session.vhost.answers, self.channels[CHANNEL]
         mark = answers.mark()
         session.renew_expiry(session.expiry_s)
@@ -418,8 +412,8 @@ class MqttConnection(Connection):
             handshakes.keep_in_memory(self._client_id)
         answers.fulfil(channel, answers.promise(channel, None), self._subject, mark)
 
-    def _welcome(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
-        """Answer a CONNECT."""
+    def _accept_client(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
+        """Send the CONNACK, and the PUBREL packets that the client has not completed."""
         self._talk.accept()
         present = handshakes.enter(self._client_id) or bool(session.kept_queues())
         properties = connack_properties(connect, self._context, self._client_id, session.expiry_s)
@@ -432,11 +426,11 @@ class MqttConnection(Connection):
     def _resume_others(self, session: MqttSession) -> None:
         """Resume the session's shared subscriptions, one in each step, and its topics below `$SYS`."""
         self._then(*[partial(session.share, *one) for one in session.earlier_shares()])
-        self._context.kept_in(session.vhost).system_topics.watch(session)
+        self._context.state_in(session.vhost).system_topics.watch(session)
 
     @property
     def _subject(self) -> tuple[str, str]:
-        """The subject, besides queues, whose changes the CONNACK waits for."""
+        """The subject of durable changes that the CONNACK waits for."""
         return "mqtt_session", self._client_id
 
     def _answer(self, packet: bytes) -> None:
@@ -446,25 +440,25 @@ class MqttConnection(Connection):
     # -- subscribing --------------------------------------------------------------------------------------------------
 
     def _subscribe(self, packet: Subscribe) -> None:
-        """Run a SUBSCRIBE, one filter per step."""
+        """Process a SUBSCRIBE, one filter in each step."""
         identifier = packet.properties.get(SUBSCRIPTION_IDENTIFIER, 0)
         request = FilterRequest(self._mqtt, self._context, self._talk, identifier)
         steps = [partial(request.subscribe, one) for one in packet.subscriptions]
         self._then(*steps, partial(self._answer_subscribe, request, packet.packet_id))
 
     def _answer_subscribe(self, request: FilterRequest, packet_id: int) -> None:
-        kept = self._context.kept_in(self._mqtt.vhost)
-        retained = kept.retained
+        vhost_state = self._context.state_in(self._mqtt.vhost)
+        retained = vhost_state.retained
         if request.wanted:
             retained.prepare(self._mqtt.session)
         self._answer(request.suback(packet_id))
         if request.wanted:
             self.when_sent(CHANNEL, partial(self._mqtt.deliveries.send_retained, retained, request.wanted))
-        if request.of_system:
-            self.when_sent(CHANNEL, partial(kept.system_topics.watch, self._mqtt))
+        if request.has_system:
+            self.when_sent(CHANNEL, partial(vhost_state.system_topics.watch, self._mqtt))
 
     def _unsubscribe(self, packet: Unsubscribe) -> None:
-        """Run an UNSUBSCRIBE, one filter per step."""
+        """Process an UNSUBSCRIBE, one filter in each step."""
         request = FilterRequest(self._mqtt, self._context, self._talk)
         steps = [partial(request.unsubscribe, one) for one in packet.filters]
         self._then(*steps, lambda: self._answer(request.unsuback(packet.packet_id)))
@@ -477,7 +471,7 @@ class MqttConnection(Connection):
         session = self._mqtt
         if expiry_s is not None and expiry_s != session.expiry_s:
             if not session.expiry_s:
-                raise PacketError(PROTOCOL_ERROR, "a session that ends with its connection cannot last after all")
+                raise PacketError(PROTOCOL_ERROR, "a DISCONNECT cannot extend a session whose expiry is 0")
             carry_out(partial(session.renew_expiry, min(expiry_s, self._context.settings.session_expiry_max_s)))
         if packet.reason_code != WITH_WILL:
             self._will = None
@@ -498,7 +492,7 @@ class MqttConnection(Connection):
         self.finish()
 
     def encode_failure(self, error: ProtocolError) -> bytes:
-        """Return the packet that tells the client of an error."""
+        """Return the packet that reports an error to the client."""
         reason_code, text = reason_of(error)
         return self._talk.refusal(reason_code, text)
 
@@ -510,19 +504,19 @@ class MqttConnection(Connection):
             if self.state is RUNNING:
                 self._publish_will()
                 if not self._mqtt.expiry_s:
-                    self._ending = self._mqtt.kept_queues()
+                    self._expired_queues = self._mqtt.kept_queues()
                 self._handshakes.leave()
                 del self._handshakes, self._publisher
         super().finish()
 
     def answer_close(self) -> None:
-        """Release the client id once the queues of an ending session are deleted; exclusive ones already are."""
+        """Release the client id once all queues of an expired session are deleted; the exclusive ones already are."""
         if self._vhost is not None:
-            left = partial(self._context.clients.leave, self._vhost.name, self._client_id, self)
-            self._vhost.queues.drop_all(self._ending, left)
+            release_id = partial(self._context.clients.leave, self._vhost.name, self._client_id, self)
+            self._vhost.queues.drop_all(self._expired_queues, release_id)
 
     def _publish_will(self) -> None:
-        """Publish the will, if there is one. The client is gone, so errors are logged."""
+        """Publish the will, if there is one. Errors are only logged, because the client has disconnected."""
         will, self._will = self._will, None
         if will is None or CHANNEL not in self.channels:
             return
@@ -531,7 +525,7 @@ class MqttConnection(Connection):
         fault: ProtocolError | None = None
         try:
             if delay_s:
-                self._publisher.hold_will(will, self._context.kept_in(session.vhost).wills, self._client_id, delay_s)
+                self._publisher.hold_will(will, self._context.state_in(session.vhost).wills, self._client_id, delay_s)
             else:
                 self._publisher.publish_will(will)
         except PacketError as error:
@@ -543,11 +537,11 @@ class MqttConnection(Connection):
 
     @property
     def heartbeat(self) -> bytes:
-        """Nothing: the client keeps the connection alive."""
+        """Empty, because only the client sends keep-alive packets."""
         return b""
 
     def take_output(self) -> list[Any]:
-        """Return the output in pieces to write, and settle its deliveries that need no PUBACK."""
+        """Return the output in pieces to write, and settle the deliveries in it that need no PUBACK."""
         if self.state is RUNNING and CHANNEL in self.channels:
             self._mqtt.deliveries.serve()
         return super().take_output()

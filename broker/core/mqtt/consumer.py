@@ -22,19 +22,19 @@ from broker.mqtt.topics import swapped
 from broker.mqtt.wire import OCTETS, binary, varint
 
 PUBLISH: Final = 0x30
-QOS0_MAX: Final = 10_000  # messages that wait for a client that is not reading
-SLOW_MS: Final = 100  # between two checks of such a client
-AGAIN: Final = 0x08  # the flag DUP
-NO_TOPIC: Final = b"\0\0"  # of a packet with an alias that the client knows
+QOS0_MAX: Final = 10_000  # messages that may wait for a client that is not reading
+SLOW_MS: Final = 100  # between two checks of a client that is not reading
+DUP: Final = 0x08
+NO_TOPIC: Final = b"\0\0"  # in a packet with an alias that the client knows
 EXPIRY_MAX_S: Final = 0xFFFF_FFFF
 
 
 class ClientForm:
-    """The form of the packets to a client: its version, its limits, and the packet ids in use.
+    """The form of the packets to a client: the version of MQTT, limits, topic aliases and packet ids.
 
-    Shapes: `aliases` has the alias of each topic that has one, negative until the client has learnt it.
-    Units: `window` is how many deliveries at QoS 1 and 2 may be unfinished; `aliases_max` is how many topics of the
-        connection get an alias, the first ones.
+    Shapes: `aliases` has the alias of each topic that has one, negated until it was sent to the client.
+    Units: `window` is how many deliveries at QoS 1 and 2 may be unfinished; `aliases_max` is how many topics get an
+        alias: the first ones of the connection.
     """
 
     __slots__ = ("aliases", "aliases_max", "client_id", "clock", "mapping", "packet_ids", "packet_max_bytes", "version",
@@ -65,8 +65,8 @@ class ClientForm:
 class UnsyncedDeliveries:
     """Hold back deliveries at QoS 2 until the records of their messages are on disk.
 
-    A message that is delivered and then lost in a power failure is published again by its client, and would arrive
-    twice. Shapes: `_packets` has the packets of the deliveries after number `confirmed`, each in two pieces.
+    If a power failure lost a delivered message, its publisher would send it again, and it would be delivered twice.
+    Shapes: `_packets` has the packets of the deliveries after number `confirmed`, each in two pieces.
     """
 
     __slots__ = ("_committer", "_connection", "_packets", "confirmed", "logged", "published", "waiting")
@@ -88,7 +88,7 @@ class UnsyncedDeliveries:
             self._committer.wait(self)
 
     def confirm(self, upto: int) -> None:
-        """Send the packets up to a number."""
+        """Send the packets up to number `upto`."""
         count = upto - self.confirmed
         self.confirmed = upto
         for front, body in self._packets[:count]:
@@ -97,20 +97,20 @@ class UnsyncedDeliveries:
 
 
 class MqttConsumer(Consumer):
-    """Deliver the messages of a session's queue. Its acks are PUBACK packets; without acks it delivers at QoS 0.
+    """Deliver the messages of a session's queue, with PUBACK packets as acks; a consumer without acks uses QoS 0.
 
-    A message is delivered at the lower of its own QoS and that of its subscriptions. One whose key is no topic that a
-    subscription may match, one that is larger than the client takes, and one that a subscription leaves out because its
-    client published it, is passed over. A copy of a retained message has RETAIN set. At QoS 2 none is sent before its
-    record is on disk, so others may come before it.
+    A message is delivered at the lower of its own QoS and that of its subscriptions. It is skipped if its routing key
+    corresponds to no topic, if it is larger than the client accepts, or if the client published it itself and its
+    subscription excludes that. A copy of a retained message has RETAIN set. A delivery at QoS 2 is sent once the
+    message's record is on disk, so later messages may overtake it.
     Shapes: `_prefix` has the properties of a delivery that depend on its topic: identifiers and alias. `_front` is the
-        packet up to its packet id, at QoS 0 up to its body, of messages with one envelope and content header, which has
-        the size of the body; it lacks properties that have seconds. `_shared` is set for a shared subscription, whose
-        queue other clients consume, too.
+        packet up to its packet id, or at QoS 0 up to its body, for messages with one envelope and content header, and
+        so with one size; it lacks the properties if they contain the seconds until expiry. `_shared` is set for a
+        shared subscription, whose queue other clients consume, too.
     """
 
-    __slots__ = ("_bare", "_envelope", "_expires", "_form", "_front", "_header", "_learns", "_match", "_passed_over",
-                 "_prefix", "_properties", "_qos", "_shared", "_slow", "_subscriptions", "_topic", "_unsynced",
+    __slots__ = ("_bare", "_envelope", "_expires", "_form", "_front", "_header", "_match", "_prefix", "_properties",
+                 "_qos", "_sets_alias", "_shared", "_skips", "_slow", "_subscriptions", "_topic", "_unsynced",
                  "_vhost")  # fmt: skip
 
     def __init__(
@@ -130,43 +130,43 @@ class MqttConsumer(Consumer):
         self._form = form
         self._subscriptions = subscriptions
         self._shared = shared
-        self._slow = False  # whether the next check of a client that is not reading is due
+        self._slow = False  # whether a check of a client that is not reading is scheduled
         self._envelope: Envelope | None = None
         self._match: Match | None = None
         self._topic = self._prefix = b""
-        self._learns = False  # whether the next packet tells the client an alias
-        self._passed_over = False
+        self._sets_alias = False  # whether the next packet sends a new alias to the client
+        self._skips = False  # whether messages with the cached header are skipped
         self._qos = 0
         self._header = b""
         self._front = self._bare = self._properties = b""
-        self._expires = False  # whether the properties have the seconds that a message has left
-        self._unsynced: UnsyncedDeliveries | None = None  # made by the first
+        self._expires = False  # whether the properties contain the seconds until expiry
+        self._unsynced: UnsyncedDeliveries | None = None  # created by the first delivery that has to wait
 
     def forget_match(self) -> None:
-        """Match the subscriptions anew, because they have changed."""
+        """Match messages with the subscriptions again, because these have changed."""
         self._envelope = None
 
     def room(self) -> int:
-        """Return how many messages it can take now; at QoS 1 and 2 all queues of the client share its window."""
+        """Return how many more messages may be sent now; at QoS 1 and 2 the client's queues share its window."""
         room = super().room()
         if self.no_ack:
             if not room and not self._slow and self._shared is None:
                 self._slow = True
-                self._look_again()
+                self._schedule_check()
             return room
         form = self._form
         if form.packet_ids.blocking:
             return 0
         return max(0, min(room, form.window - self.session.outstanding - form.packet_ids.released))
 
-    def _look_again(self) -> None:
+    def _schedule_check(self) -> None:
         clock = self._form.clock
         self._vhost.ports.deadlines.set((self, "slow"), clock.now_ms + SLOW_MS, self._drop_newest)
 
     def _drop_newest(self) -> None:
-        """Drop the newest messages over the limit while the client is not reading; at QoS 0 this is allowed.
+        """Drop the newest messages beyond the limit while the client is not reading, which QoS 0 permits.
 
-        Source: RabbitMQ, rabbit_mqtt_qos0_queue, which counts them as dead letters for `maxlen`, too.
+        Source: RabbitMQ, rabbit_mqtt_qos0_queue, which also counts them as dead letters for `maxlen`.
         """
         self._slow = False
         level = self.queue.level
@@ -183,26 +183,26 @@ class MqttConsumer(Consumer):
             if excess <= 0:
                 break
         self._slow = True
-        self._look_again()
+        self._schedule_check()
 
     def append(self, message: Message, header: bytes, tag: int, octets: list[bytes], message_id: int) -> int:
         """Append the PUBLISH packet of one message to the output, and return the size of its large pieces. HOT."""
         if message.envelope is not self._envelope:
-            self._take_envelope(message.envelope)
+            self._cache_envelope(message.envelope)
         if header is not self._header:
-            self._take_header(message, header)
+            self._cache_header(message, header)
         front = self._front
         if self._qos:
             ids = self._form.packet_ids
-            if self._shared is not None:  # a redelivery has another packet id, so it is not marked
+            if self._shared is not None:  # a redelivery has a new packet id, so DUP is not set
                 packet_id = ids.assign_shared(tag)
             else:
                 packet_id = ids.assign(tag, message_id)
                 if not packet_id:
                     return 0
                 if octets is LAST_OCTETS_AGAIN:
-                    front = OCTETS[front[0] | AGAIN] + front[1:]
-            properties = self._with_more(message) if self._expires else self._properties
+                    front = OCTETS[front[0] | DUP] + front[1:]
+            properties = self._encode_properties(message) if self._expires else self._properties
             front = b"".join((front, OCTETS[packet_id >> 8], OCTETS[packet_id & 0xFF], properties))
             if self._qos == 2 and self._vhost.store.needs_sync:
                 if self._unsynced is None:
@@ -212,11 +212,11 @@ class MqttConsumer(Consumer):
         else:
             if not self.no_ack:
                 self._form.packet_ids.unanswered.append(tag)
-            if self._passed_over:
+            if self._skips:
                 return 0
             if self._expires:
-                front += self._with_more(message)
-        if self._learns:
+                front += self._encode_properties(message)
+        if self._sets_alias:
             self._note_alias()
         body = message.body
         connection = self.connection
@@ -230,8 +230,8 @@ class MqttConsumer(Consumer):
         connection.out_bytes += len(front) + len(body)  # hot: written here
         return large_bytes
 
-    def _take_envelope(self, envelope: Envelope) -> None:
-        """Cache what all messages with a routing key have in common."""
+    def _cache_envelope(self, envelope: Envelope) -> None:
+        """Compute and cache the parts of a packet that depend on the envelope."""
         form = self._form
         self._envelope = envelope
         self._header = b""
@@ -245,7 +245,7 @@ class MqttConsumer(Consumer):
         if match is None and self._subscriptions.matching:
             self._match = match = self._subscriptions.match(envelope.key)
         self._prefix = b"" if match is None else match.identifiers
-        self._learns = False
+        self._sets_alias = False
         if form.aliases_max and topic:
             aliases = form.aliases
             alias = aliases.get(topic, 0)
@@ -253,7 +253,7 @@ class MqttConsumer(Consumer):
                 aliases[topic] = alias = -1 - len(aliases)
             if alias:
                 self._prefix += bytes((TOPIC_ALIAS,)) + abs(alias).to_bytes(2, "big")
-                self._learns = alias < 0
+                self._sets_alias = alias < 0
                 if alias > 0:
                     self._topic = NO_TOPIC
 
@@ -263,13 +263,11 @@ class MqttConsumer(Consumer):
         form.aliases[topic] = abs(form.aliases[topic])
         self._envelope = None
 
-    def _take_header(self, message: Message, header: bytes) -> None:
-        """Cache what the messages with the last envelope and a content header have in common, except for the seconds
-        left.
-        """
+    def _cache_header(self, message: Message, header: bytes) -> None:
+        """Compute and cache the parts of a packet that depend on the cached envelope and a content header."""
         form, match, envelope = self._form, self._match, self._envelope
         self._header = header
-        self._passed_over = not self._topic
+        self._skips = not self._topic
         retained = 1 if envelope is not None and envelope.exchange == RETAINED_NAME else 0
         qos = 1
         self._expires = False
@@ -279,10 +277,10 @@ class MqttConsumer(Consumer):
             if form.version == V5:
                 self._bare = sent.properties
                 self._expires = message.facts.expiration_ms is not None
-                properties = self._with_more(message)
+                properties = self._encode_properties(message)
             if match is not None:
-                self._passed_over |= match.no_local and sent.client_id == form.client_id
-                if sent.at_2:
+                self._skips |= match.no_local and sent.client_id == form.client_id
+                if sent.is_qos_2:
                     qos = match.qos
                 if sent.retain and match.retain_as_published:
                     retained = 1
@@ -290,19 +288,19 @@ class MqttConsumer(Consumer):
             qos = 0
         size = len(self._topic) + len(properties) + len(message.body) + (2 if qos else 0)
         length = varint(size)
-        self._passed_over |= 1 + len(length) + size > form.packet_max_bytes
-        self._qos = 0 if self._passed_over else qos
+        self._skips |= 1 + len(length) + size > form.packet_max_bytes
+        self._qos = 0 if self._skips else qos
         self._properties = properties
         self._front = OCTETS[PUBLISH | qos << 1 | retained] + length + self._topic
         if not qos and not self._expires:
             self._front += properties
 
-    def _with_more(self, message: Message) -> bytes:
-        """Return the properties with those that depend on the topic, and with the seconds that a message has left."""
-        more = self._prefix
+    def _encode_properties(self, message: Message) -> bytes:
+        """Return the properties of a delivery: those of its topic, the seconds until expiry, those of its header."""
+        prefix = self._prefix
         if message.facts.expiration_ms is not None:
             left_ms = message.facts.expiration_ms - (self._form.clock.now_ms - message.timestamp_ms)
             left_s = min(max(left_ms, 0) // 1000, EXPIRY_MAX_S)
-            more += bytes((MESSAGE_EXPIRY_S,)) + left_s.to_bytes(4, "big")
+            prefix += bytes((MESSAGE_EXPIRY_S,)) + left_s.to_bytes(4, "big")
         bare = self._bare
-        return varint(len(more) + len(bare)) + more + bare
+        return varint(len(prefix) + len(bare)) + prefix + bare

@@ -1,6 +1,4 @@
-"""State that all MQTT connections of a broker share: settings, the mapping of messages, client ids, and the vhosts'
-stored messages.
-"""
+"""The state that the MQTT connections of a broker share: settings, client ids, and internal messages of each vhost."""
 
 from __future__ import annotations
 
@@ -36,22 +34,22 @@ class MqttClients(dict[tuple[str, str], Connection]):
     """The connection of each client id of a vhost."""
 
     def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
-        """Add a connection; another one with the client id ends. Raises: Postponed, in a cluster."""
+        """Add a connection, and end another one with its client id. Raises: Postponed, in a cluster."""
         older = self.get((vhost, client_id))
         if older is not None:
             older.fail(TakenOver())
         self[vhost, client_id] = connection
 
     def leave(self, vhost: str, client_id: str, connection: Connection) -> None:
-        """Remove a connection, unless another one took its place."""
+        """Remove a connection, unless another one has replaced it."""
         if self.get((vhost, client_id)) is connection:
             del self[vhost, client_id]
 
 
 class MqttContext:
-    """State that all MQTT connections of a broker share.
+    """The state that all MQTT connections of a broker share.
 
-    Units: `qos_max` is 1 in a cluster, which keeps no handshakes and no delayed wills.
+    Units: `qos_max` is 1 in a cluster, which stores no handshakes and no delayed wills.
     """
 
     def __init__(
@@ -64,19 +62,19 @@ class MqttContext:
         default_vhost: str,
         qos_max: int,
     ) -> None:
-        """`retained` creates the store of a vhost's retained messages, with its limits of messages and bytes."""
+        """`retained` creates the store of a vhost's retained messages, given its limits in messages and in bytes."""
         self.settings = settings
         self.mapping = mapping
         self.clients = clients
         self.default_vhost = settings.vhost or default_vhost
         self.qos_max = qos_max
-        self._kept: dict[str, KeptInVhost] = {}
+        self._states: dict[str, VhostState] = {}
         self._new_retained = retained
 
     def vhost_and_user(self, name: str, peer: Peer) -> tuple[str, str]:
-        """Return the vhost of a client, and the name of its user, who may be named `vhost:user`.
+        """Return the vhost of a client and the name of its user; a user name may have the form `vhost:user`.
 
-        Source: rabbit_mqtt_processor, get_vhost: the port comes first for a client with a certificate.
+        Source: rabbit_mqtt_processor, get_vhost: for a client with a certificate, the port's vhost takes precedence.
         """
         vhost, colon, user = name.rpartition(":")
         of_port = self.settings.port_to_vhost.get(peer.server_port)
@@ -85,8 +83,8 @@ class MqttContext:
         return (vhost, user) if colon else (self.default_vhost, name)
 
     def require_exchange(self, vhost: Vhost) -> None:
-        """Create the exchange of topics in a vhost, if it is missing. Raises: PacketFault 0x88 if an existing exchange
-        does not fit.
+        """Create the exchange for MQTT topics in a vhost if it is missing. Raises: PacketFault 0x88 if an exchange of
+        that name has another type or dialect.
         """
         mapping = self.mapping
         exchange = vhost.exchanges.get(mapping.exchange)
@@ -94,43 +92,44 @@ class MqttContext:
             arguments = {"x-topic-dialect": mapping.dialect.name}
             exchange = vhost.exchanges.declare(mapping.exchange, "topic", durable=True, arguments=arguments)
         if exchange.type != "topic" or exchange.dialect is not mapping.dialect:
-            text = f"exchange '{mapping.exchange}' is no topic exchange with x-topic-dialect: {mapping.dialect.name}"
+            text = f"exchange '{mapping.exchange}' is not a topic exchange of the dialect {mapping.dialect.name}"
             raise PacketFault(SERVER_UNAVAILABLE, text)
 
     def load(self, vhost: Vhost, done: Callable[[], None]) -> None:
-        """Build the indexes of a vhost's stored MQTT messages, then call `done`."""
+        """Build the indexes of a vhost's internal MQTT messages, then call `done`."""
         limits = self.settings.retained_max, self.settings.retained_max_bytes
         retained = self._new_retained(vhost, self.mapping, *limits)
-        kept = self._kept[vhost.name] = KeptInVhost(vhost, retained, self.clients)
-        kept.load(done)
+        state = self._states[vhost.name] = VhostState(vhost, retained, self.clients)
+        state.load(done)
 
     def forget(self, vhost: Vhost) -> None:
-        """Forget the stored messages of a vhost that ends; its connections are closed."""
-        self._kept.pop(vhost.name, None)
+        """Drop the state of a vhost that is closed."""
+        self._states.pop(vhost.name, None)
 
-    def kept_in(self, vhost: Vhost) -> KeptInVhost:
-        """Return the stored MQTT messages of a vhost; if it was opened later, they may still be loading."""
-        found = self._kept.get(vhost.name)
+    def state_in(self, vhost: Vhost) -> VhostState:
+        """Return the MQTT state of a vhost. If the vhost was opened at run time, it may still be loading."""
+        found = self._states.get(vhost.name)
         if found is None or found.vhost is not vhost:
             self.load(vhost, nothing)
-            found = self._kept[vhost.name]
+            found = self._states[vhost.name]
         return found
 
 
-class KeptInVhost:
-    """The stored MQTT messages of one vhost; the handshakes are loaded last."""
+class VhostState:
+    """The MQTT state of one vhost: retained messages, QoS 2 handshakes, delayed wills and `$SYS` topics. The handshakes
+    are loaded last.
+    """
 
     def __init__(self, vhost: Vhost, retained: RetainedMessages, clients: MqttClients) -> None:
         self.vhost = vhost
         self.retained = retained
         self.handshakes = Handshakes(vhost)
         self.system_topics = SystemTopics(vhost, clients, retained)
-        self._wills: Wills | None = None  # made by the first
+        self._wills: Wills | None = None
         if retained.by_header:
             vhost.retain_with(retained)
 
     def load(self, done: Callable[[], None]) -> None:
-        """Build the indexes, then call `done`."""
         load = partial(self.handshakes.load, done)
         if WILLS_NAME in self.vhost.queues:
             load = partial(self.wills.load, load)
@@ -143,8 +142,8 @@ class KeptInVhost:
             self._wills = Wills(self.retained)
         return self._wills
 
-    def end_wait(self, client_id: str, *, clean_start: bool) -> None:
-        """Drop the delayed will of a client that connects, or publish it because its session ends."""
+    def resolve_will(self, client_id: str, *, clean_start: bool) -> None:
+        """Drop the delayed will of a client that connects, or publish it if a clean start ends its session."""
         if self._wills is not None:
             if clean_start:
                 self._wills.publish(client_id)
@@ -153,8 +152,8 @@ class KeptInVhost:
 
 
 class SystemTopics:
-    """The topics below `$SYS`: publish the values of one vhost to the queues of sessions that subscribe to them. The
-    names are Mosquitto's. They are not routed through bindings, so no other client or AMQP consumer gets them.
+    """Publish figures of one vhost as topics below `$SYS`, named as in Mosquitto, to the queues of the sessions that
+    subscribe to them. They are not routed through bindings, so no AMQP consumer gets them.
     """
 
     def __init__(self, vhost: Vhost, clients: MqttClients, retained: RetainedMessages) -> None:
@@ -182,7 +181,7 @@ class SystemTopics:
             self._wait()
 
     def _publish_to(self, session: MqttSession) -> bool:
-        """Publish the values that the filters of a session match, and return whether it has any filter."""
+        """Publish the topics that the filters of a session match, and return whether it has any filter below `$SYS`."""
         filters = [] if session.closed else session.system_filters()
         values = self._values() if filters else {}
         for name, key in filters:
@@ -198,7 +197,7 @@ class SystemTopics:
         return bool(filters)
 
     def _values(self) -> dict[str, str | int]:
-        """Return the values by routing key."""
+        """Return the figures by routing key."""
         counts, now_ms = self._vhost.tally.counts(), self._vhost.ports.clock.now_ms
         return {
             "$SYS.broker.version": f"SlotMQ {__version__}",

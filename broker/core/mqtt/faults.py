@@ -1,4 +1,4 @@
-"""Faults that end the connection of an MQTT client with a reason code, and the reason codes of AMQP's errors."""
+"""Errors that close an MQTT connection with a reason code, and the reason codes that correspond to AMQP's errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SHUTDOWN: Final = "'shutdown'"
 
 
 class PacketFault(ConnectionFault):
-    """A fault with a reason code of MQTT."""
+    """Closes the connection with a reason code of MQTT."""
 
     def __init__(self, reason_code: int, text: str, reply_code: int = 501) -> None:
         super().__init__(reply_code, text)
@@ -41,14 +41,14 @@ class PacketFault(ConnectionFault):
 
 
 class TakenOver(PacketFault):
-    """Another connection has the client id now."""
+    """Closes a connection because another one uses its client id now."""
 
     def __init__(self) -> None:
         super().__init__(TAKEN_OVER, "another connection took over the client id", FORCED)
 
 
 def reason_of(error: ProtocolError | PacketError) -> tuple[int, str]:
-    """Return the reason code and the text with which an error ends a connection, or refuses a subscription."""
+    """Return the reason code and the text with which an error closes a connection or refuses a subscription."""
     if isinstance(error, PacketFault | PacketError):
         return error.reason_code, error.text
     text = error.reply_text.partition(" - ")[2]

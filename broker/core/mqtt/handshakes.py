@@ -1,6 +1,4 @@
-"""The unfinished QoS 2 handshakes of a vhost, in a queue of the broker's own, and an index over it, which is built from
-the queue at the start.
-"""
+"""The unfinished QoS 2 handshakes of a vhost, stored in an internal queue and indexed in memory."""
 
 from __future__ import annotations
 
@@ -20,18 +18,18 @@ from broker.mqtt.packets import PUBCOMP, PUBREL
 from broker.mqtt.reason_codes import PACKET_ID_NOT_FOUND, SUCCESS
 from broker.slots.slot import Slot
 
-RECEIVED: Final = 0  # from a client: its publish was accepted, its PUBREL has not arrived
-RELEASED: Final = 1  # to a client: its PUBREC has arrived, its PUBCOMP has not
-FRONT_BYTES: Final = 3
+RECEIVED: Final = 0  # a publish of a client was accepted; its PUBREL has not arrived
+RELEASED: Final = 1  # the PUBREC for a delivery to a client has arrived; its PUBCOMP has not
+FRONT_BYTES: Final = 3  # direction and packet id
 NO_PLACES: Final[dict[int, Place | None]] = {}
 
 
 class Handshakes:
-    """Keep the unfinished QoS 2 handshakes of the clients of one vhost. Those of a lasting session are messages of the
-    queue `amq.mqtt.handshakes`, which expire with the session; others are in memory only. Additions and removals within
-    a transaction are committed with it.
-    Shapes: a message has the direction, the packet id in two octets, and the client id. `_places` has the packet ids of
-        each direction, by client, in the order in which they were added; None for one in memory only.
+    """Store the unfinished QoS 2 handshakes of the clients of one vhost. The handshakes of a lasting session are
+    messages of the queue `amq.mqtt.handshakes`, which expire with the session; those of other sessions are only in
+    memory. Additions and removals within a transaction are committed with it.
+    Shapes: a body is the direction, the packet id in two octets, and the client id. `_places` has, for each direction
+        and client, the packet ids in the order in which they were added, with None for one that is only in memory.
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -39,7 +37,7 @@ class Handshakes:
         self._places: dict[tuple[int, str], dict[int, Place | None]] = {}
         self._queue: Queue | None = vhost.queues.get(HANDSHAKES_NAME)
         self._header = b""
-        self._expiry_s = 0  # that of the header
+        self._expiry_s = 0  # the expiry in `_header`
         self.loaded = False
 
     # -- the start ----------------------------------------------------------------------------------------------------
@@ -62,12 +60,12 @@ class Handshakes:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def enter(self, client_id: str) -> bool:
-        """Keep a client's handshakes while it is connected, and return whether it has any."""
+        """Stop the expiry of a client's handshakes, because it is connected, and return whether it has any."""
         self.vhost.ports.deadlines.cancel((self, client_id))
         return (RECEIVED, client_id) in self._places or (RELEASED, client_id) in self._places
 
     def leave(self, client_id: str, expiry_s: int) -> None:
-        """Drop the handshakes of a client that has disconnected when its session expires."""
+        """Start the expiry of a client's handshakes, because it has disconnected."""
         if not self.enter(client_id):
             return
         if expiry_s:
@@ -76,7 +74,6 @@ class Handshakes:
             self.drop(client_id)
 
     def drop(self, client_id: str) -> None:
-        """Drop the handshakes of a session that ends."""
         for direction in (RECEIVED, RELEASED):
             self.remove(direction, client_id, tuple(self.packet_ids(direction, client_id)))
 
@@ -125,7 +122,7 @@ class Handshakes:
         queue = self._queue
         for packet_id in packet_ids:
             place = places.pop(packet_id, None)
-            if place is not None and queue is not None and not queue.deleted and not place.gone:
+            if place is not None and queue is not None and not queue.deleted and not place.is_gone:
                 queue.level.lose(place.slot, (place.index,))
         if not places:
             del self._places[direction, client_id]
@@ -134,7 +131,7 @@ class Handshakes:
 
 
 class ClientHandshakes:
-    """Keep the packet ids of a client's publishes until their PUBREL, and of its deliveries until their PUBCOMP."""
+    """Store the packet ids of a client's publishes until their PUBREL, and of its deliveries until their PUBCOMP."""
 
     __slots__ = ("_client_id", "_handshakes", "_session")
     __deletable__ = ("_session",)
@@ -145,9 +142,9 @@ class ClientHandshakes:
         self._session = session
 
     def leave(self) -> None:
-        """Discard all handshakes when the session expires, because the client has disconnected."""
+        """Start the expiry of the handshakes, because the client has disconnected."""
         self._handshakes.leave(self._client_id, self._session.expiry_s)
-        del self._session  # its confirms hold this object: the two would wait for the garbage collector
+        del self._session  # its confirms refer to this object: break the cycle, so that no garbage collection is needed
 
     # -- publishes of the client --------------------------------------------------------------------------------------
 
@@ -156,23 +153,22 @@ class ClientHandshakes:
         """The packet ids of the publishes received and not released."""
         return self._handshakes.packet_ids(RECEIVED, self._client_id)
 
-    def repeat_among(self, packet_ids: Sequence[int]) -> bool:
-        """Return whether a publish was received before, or twice."""
+    def has_repeats(self, packet_ids: Sequence[int]) -> bool:
+        """Return whether one of these publishes was received before, or is contained twice."""
         if len(set(packet_ids)) < len(packet_ids):
             return True
         return not self.received.isdisjoint(packet_ids)
 
     def receive(self, packet_ids: Sequence[int]) -> None:
-        """Keep publishes, in the transaction in which they are published; their PUBREC follows the sync."""
+        """Store publishes, in the transaction in which they are published; their PUBREC follows the sync."""
         self._handshakes.add(RECEIVED, self._client_id, packet_ids, self._session.expiry_s)
         self._session.confirms.wait_for_records()
 
     def forget(self, packet_ids: Sequence[int]) -> None:
-        """Discard publishes that are answered with an error, which ends their handshake."""
         self._handshakes.remove(RECEIVED, self._client_id, packet_ids)
 
     def release(self, packet_ids: Sequence[int]) -> None:
-        """Discard publishes after their PUBREL, and answer it once this is on disk."""
+        """Remove publishes after their PUBREL, and send PUBCOMP once the removal is on disk."""
         known = [packet_id in self.received for packet_id in packet_ids]
         self.forget(packet_ids)
         for place, packet_id in enumerate(packet_ids):
@@ -188,7 +184,7 @@ class ClientHandshakes:
         return b"".join([bytes((PUBREL, 2, packet_id >> 8, packet_id & 0xFF)) for packet_id in packet_ids])
 
     def settle(self, packet_ids: Sequence[int]) -> None:
-        """Settle deliveries after their PUBREC, in one transaction with their ids; PUBREL follows the sync."""
+        """Settle deliveries after their PUBREC and store their ids, in one transaction; PUBREL follows the sync."""
         session, deliveries = self._session, self._session.deliveries
         with self._handshakes.vhost.ports.transaction():
             received = deliveries.settle_received(packet_ids)
@@ -198,6 +194,5 @@ class ClientHandshakes:
             session.confirms.answer(PUBREL, packet_id, SUCCESS if known else PACKET_ID_NOT_FOUND)
 
     def complete(self, packet_ids: Sequence[int]) -> None:
-        """Discard deliveries after their PUBCOMP."""
         self._handshakes.remove(RELEASED, self._client_id, packet_ids)
         self._session.deliveries.complete(packet_ids)

@@ -1,4 +1,4 @@
-"""The login of an MQTT client: the checks of its CONNECT, its user, and the contents of its CONNACK."""
+"""The login of an MQTT client: check its CONNECT, and compute its credentials and the properties of its CONNACK."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ from broker.mqtt.reason_codes import (
 )
 from broker.mqtt.wire import VARINT_MAX
 
-ALIASES_MAX: Final = 100  # topics of a connection that get an alias
+ALIASES_MAX: Final = 100  # topic aliases of a connection, at most
 
 
 def check_connect(connect: Connect, context: MqttContext) -> None:
-    """Check the requests of a CONNECT. Raises: PacketError."""
+    """Check a CONNECT. Raises: PacketError."""
     if AUTHENTICATION_METHOD in connect.properties:
         raise PacketError(BAD_AUTHENTICATION_METHOD, "enhanced authentication is not supported")
     if AUTHENTICATION_DATA in connect.properties:
@@ -53,7 +53,7 @@ def check_connect(connect: Connect, context: MqttContext) -> None:
 
 
 def check_will(connect: Connect, will: Will, context: MqttContext) -> None:
-    """Check a will, so that it can be published at the end. Raises: PacketError."""
+    """Check that a will can be published when the connection ends. Raises: PacketError."""
     if will.qos > context.qos_max:
         raise PacketError(QOS_UNSUPPORTED, NO_QOS_2)
     if context.qos_max < 2 and will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s != 0:
@@ -77,13 +77,13 @@ def credentials(connect: Connect, context: MqttContext, peer: Peer, mechanisms: 
 
 
 def session_expiry_s(connect: Connect, context: MqttContext) -> int:
-    """Return how long the session lasts without a connection."""
+    """Return how long the session outlives its connection."""
     longest_s = context.settings.session_expiry_max_s
     return longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
 
 
 def client_form(connect: Connect, context: MqttContext, client_id: str, clock: Clock) -> ClientForm:
-    """Return the form of the packets to the client."""
+    """Return the form of the packets to the client, within the limits that its CONNECT states."""
     asked = connect.properties
     return ClientForm(
         client_id,
@@ -97,7 +97,7 @@ def client_form(connect: Connect, context: MqttContext, client_id: str, clock: C
 
 
 def connack_properties(connect: Connect, context: MqttContext, client_id: str, expiry_s: int) -> dict[int, Any]:
-    """Return the properties of a CONNACK: the limits of the broker, and values that differ from the requested ones."""
+    """Return the properties of a CONNACK: the broker's limits, and values that differ from the requested ones."""
     if connect.version != V5:
         return {}
     properties: dict[int, Any] = {}

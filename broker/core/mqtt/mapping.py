@@ -1,6 +1,6 @@
-"""The mapping between MQTT's messages and AMQP's: topics and keys, properties and content headers.
+"""Map MQTT messages to AMQP messages and back: topics to routing keys, properties to content headers.
 
-Source: RabbitMQ, mc_mqtt and rabbit_mqtt_util; unlike there, topics with dots and keys with slashes are mapped, too.
+Source: RabbitMQ, mc_mqtt and rabbit_mqtt_util, which do not map topics with dots and routing keys with slashes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 from broker.routing.pattern import AMQP, MQTT, TopicDialect
 
 EXCHANGE: Final = "amq.topic"
-SYSTEM_EXCHANGE: Final = "$SYS"  # that of the broker's own topics, in their messages alone
-KNOWN_MAX: Final = 4096  # entries in each cache of topics, keys, properties and headers
-KNOWN_MAX_BYTES: Final = 512
+SYSTEM_EXCHANGE: Final = "$SYS"  # the envelope of the broker's own topics names it; it does not exist
+KNOWN_MAX: Final = 4096  # entries of each cache
+KNOWN_MAX_BYTES: Final = 512  # properties that are larger are not cached
 NO_ALIAS: Final = -1
 TRANSIENT: Final = 1
 PERSISTENT: Final = 2
@@ -42,7 +42,7 @@ FORMAT_HEADER: Final = "x-payload-format-indicator"
 CORRELATION_HEADER: Final = "x-correlation-id"
 REPLY_HEADER: Final = "x-reply-to-topic"
 RETAIN_HEADER: Final = "x-mqtt-retain"
-QOS_HEADER: Final = "x-mqtt-publish-qos"  # 2; QoS 0 and 1 are delivery modes
+QOS_HEADER: Final = "x-mqtt-publish-qos"  # only for QoS 2; the delivery mode distinguishes QoS 0 and 1
 CLIENT_HEADER: Final = "x-mqtt-client-id"
 RETAIN_BYTES: Final = RETAIN_HEADER.encode()
 QOS_BYTES: Final = QOS_HEADER.encode()
@@ -53,17 +53,17 @@ NO_TABLE: Final = bytes(4)
 
 
 class SentHeader:
-    """The cached parts of deliveries of messages with equal properties.
+    """The MQTT properties and flags of messages with equal AMQP properties.
 
-    Shapes: `properties` are those of a publish of MQTT 5, encoded, without their length and without the expiry.
-        `client_id` is that of a publisher with a subscription that leaves out what it publishes itself, else empty.
+    Shapes: `properties` are those of a PUBLISH of MQTT 5, encoded, without their length and without the expiry.
+        `client_id` is the publisher's, if a subscription of its own excludes its publishes, else empty.
     """
 
-    __slots__ = ("at_2", "client_id", "properties", "retain")
+    __slots__ = ("client_id", "is_qos_2", "properties", "retain")
 
     def __init__(self, header: bytes, swaps: bool) -> None:
         self.properties = encode_properties(message_properties(header, swaps))
-        self.at_2 = self.retain = False
+        self.is_qos_2 = self.retain = False
         self.client_id = ""
         table = cut_properties(header).get("headers", NO_TABLE)
         for entry in TableReader(table).entries(0):
@@ -71,14 +71,15 @@ class SentHeader:
             if entry.key == RETAIN_BYTES:
                 self.retain = kind == BOOLEAN and table[entry.value_at + 1] == 1
             elif entry.key == QOS_BYTES:
-                self.at_2 = kind != LONG_STRING and table[entry.end - 1] == 2
+                self.is_qos_2 = kind != LONG_STRING and table[entry.end - 1] == 2
             elif entry.key == CLIENT_BYTES and kind == LONG_STRING:
                 self.client_id = table[entry.value_at + 5 : entry.end].decode(errors="replace")
 
 
 class MessageMapping:
-    """Map messages, caching the parts that many share; all connections use one object. Invariant: each of its tables
-    has at most `KNOWN_MAX` entries of some hundred octets; a full one is emptied.
+    """Map messages, and cache parts that many messages share; all connections use one object. `swaps` is set if slashes
+    in topics become dots in routing keys, and dots slashes.
+    Invariant: each cache has at most `KNOWN_MAX` entries of some hundred octets; a full one is cleared.
     """
 
     def __init__(self, levels_max: int, exchange: str = EXCHANGE) -> None:
@@ -113,12 +114,10 @@ class MessageMapping:
         return found
 
     def properties(self, octets: bytes, qos: int, retain: bool = False, client_id: str = "") -> tuple[bytes, int]:
-        """Return the properties of a content header, encoded, for those of a publish, and its topic alias.
-
-        The topic alias is `NO_ALIAS` without one.
+        """Return the encoded properties of a content header for those of a publish, and its topic alias or `NO_ALIAS`.
 
         Shapes: `client_id` is empty unless deliveries need it.
-        Raises: PacketError for malformed properties, and for those that a content header cannot hold.
+        Raises: PacketError for malformed properties, and for those that a content header cannot represent.
         """
         key = (octets, qos, retain, client_id)
         found = self._properties.get(key)
@@ -130,11 +129,11 @@ class MessageMapping:
         return found
 
     def will_properties(self, properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "") -> bytes:
-        """Return the properties of a will's content header, encoded. Raises: PacketError."""
+        """Return the encoded properties of a will's content header. Raises: PacketError."""
         return content_properties(properties, qos, retain, client_id, self.swaps)
 
     def header(self, properties: bytes, body_bytes: int) -> bytes:
-        """Return a content header; those with equal properties and sizes are one object. HOT."""
+        """Return the content header for properties and a body size; equal headers are one object. HOT."""
         key = (properties, body_bytes)
         found = self._headers.get(key)
         if found is None:
@@ -146,7 +145,7 @@ class MessageMapping:
     # -- to MQTT ------------------------------------------------------------------------------------------------------
 
     def topic(self, key: str) -> bytes:
-        """Return the topic of a routing key with its length; empty if no subscription may match it."""
+        """Return the encoded topic of a routing key, with its length; empty if the key corresponds to no topic."""
         found = self._topics.get(key)
         if found is None:
             topic = topic_of(key, self.swaps)
@@ -155,7 +154,7 @@ class MessageMapping:
         return found
 
     def sent(self, header: bytes) -> SentHeader:
-        """Return the cached parts of deliveries with a content header."""
+        """Return the MQTT properties and flags for a content header."""
         properties = header[PROPERTIES_AT:]
         found = self._sent.get(properties)
         if found is None:
@@ -168,10 +167,10 @@ class MessageMapping:
 def content_properties(
     properties: dict[int, Any], qos: int, retain: bool = False, client_id: str = "", swaps: bool = True
 ) -> bytes:
-    """Return the flags and properties of a content header.
+    """Return the flags and properties of a content header for MQTT 5 properties.
 
     User properties become text headers in their order, including repeated ones. Raises: PacketError 0x83 for a property
-    that a content header cannot hold.
+    that a content header cannot represent.
     """
     values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
     entries: list[tuple[str, Any]] = []
@@ -202,7 +201,7 @@ def content_properties(
             values["headers"] = b"".join([encode_entry(name, value) for name, value in entries])
         return encode_header(values, 0)[PROPERTIES_AT:]
     except ValueError as error:
-        raise PacketError(IMPLEMENTATION_ERROR, f"a property that AMQP cannot hold: {error}") from None
+        raise PacketError(IMPLEMENTATION_ERROR, f"a property that AMQP cannot represent: {error}") from None
 
 
 def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
@@ -241,7 +240,7 @@ def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
 
 
 def is_text(octets: bytes) -> bool:
-    """Return whether octets are a string of MQTT."""
+    """Return whether octets are a valid string in MQTT."""
     try:
         return "\0" not in octets.decode()
     except UnicodeDecodeError:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from typing import Final
 
 PACKET_ID_MAX: Final = 65_535
-OF_QUEUE_MAX: Final = 32_767
+OF_QUEUE_MAX: Final = 32_767  # the last packet id for messages of the session's own queue
 RELEASED: Final = 0
 UNUSED: Final = -1
 
 
 class PacketIds:
-    """Assign packet ids to delivery tags, and release them.
+    """Assign packet ids to delivery tags, and free them.
 
-    The packet id of a message of the session's own queue is derived from its message id, so it is delivered again under
-    the same packet id after a restart. Messages of shared subscriptions get ids from a higher range, in turn.
-    Shapes: `_tags` has the tag of each packet id, RELEASED while a QoS 2 handshake waits for its PUBCOMP; `released`
-        counts these. `unanswered` are tags of messages that need no acknowledgement: those at QoS 0, and those
-        that were not sent. `held` are tags of messages whose packet id was in use; `blocking` is one such id, or 0.
+    A message of the session's own queue has a packet id that is computed from its message id, so it is redelivered with
+    the same packet id even after a restart. Messages of shared subscriptions get the ids of a higher range in turn.
+    Shapes: `_tags` has the tag of each packet id, or RELEASED while a QoS 2 handshake waits for its PUBCOMP; `released`
+        counts the latter. `unanswered` has the tags of messages that need no acknowledgement, because they were sent at
+        QoS 0 or not at all. `held` has the tags of messages whose packet id was in use; `blocking` is such an id, or 0.
     """
 
     __slots__ = ("_last", "_tags", "blocking", "held", "released", "unanswered")
@@ -31,7 +31,7 @@ class PacketIds:
         self.blocking = 0
 
     def assign(self, tag: int, message_id: int) -> int:
-        """Return the packet id of a message, 0 while another delivery uses it: then the message is held."""
+        """Return the packet id of a message; if another delivery uses it, hold the message and return 0."""
         packet_id = 1 + message_id % OF_QUEUE_MAX
         if self._tags.setdefault(packet_id, tag) != tag:
             self.held.append(tag)
@@ -55,7 +55,7 @@ class PacketIds:
 
     def free(self, packet_id: int) -> int:
         """Free a packet id and return its delivery tag; 0 if it has none."""
-        tag = self._tags.pop(packet_id, UNUSED)  # hot: one look into the table
+        tag = self._tags.pop(packet_id, UNUSED)  # hot: one lookup
         if tag > RELEASED:
             self._unblock(packet_id)
             return tag
@@ -64,7 +64,7 @@ class PacketIds:
         return 0
 
     def release(self, packet_id: int) -> None:
-        """Keep a free packet id in use until its PUBCOMP."""
+        """Reserve a free packet id until its PUBCOMP."""
         self._tags[packet_id] = RELEASED
         self.released += 1
 
@@ -78,7 +78,6 @@ class PacketIds:
         return True
 
     def is_released(self, packet_id: int) -> bool:
-        """Return whether a packet id waits for its PUBCOMP."""
         return self._tags.get(packet_id, UNUSED) == RELEASED
 
     def _unblock(self, packet_id: int) -> None:

@@ -1,4 +1,4 @@
-"""The places of messages in an internal queue, which is indexed at the start."""
+"""The positions of messages in an internal queue, for an index that is built from the queue at a start."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.slots.states import Tenure
 
 
 class Place:
-    """The place of one message."""
+    """The position of one message in an internal queue."""
 
     __slots__ = ("message_id", "slot")
 
@@ -24,19 +24,18 @@ class Place:
 
     @property
     def index(self) -> int:
-        """Its index in the slot."""
         return self.message_id - self.slot.first
 
     @property
-    def gone(self) -> bool:
-        """Whether an operator has purged it."""
+    def is_gone(self) -> bool:
+        """Whether the message is no longer in the queue, because an operator has purged it."""
         return self.slot.tenure is Tenure.DELETED or self.index in self.slot.acks
 
 
 def read_all(
     vhost: Vhost, queue: Queue | None, take: Callable[[Message, Slot, int], None], done: Callable[[], None]
 ) -> None:
-    """Call `take` with each message of a queue, its slot and its index, a slot at a time, and `done` at the end."""
+    """Call `take` with each message of a queue, its slot and its index, and `done` at the end; read slots from disk."""
     slots = () if queue is None else tuple(queue.level.manager.slots.values())
     _read(vhost, queue, deque(slots), take, done)
 

@@ -1,4 +1,4 @@
-"""The publishes of one MQTT client: runs, retained messages and its will, as publishes of its channel."""
+"""Publish the messages of one MQTT client through its channel: runs, retained messages and its will."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from broker.mqtt.packets import PUBREC, V5, Will
 from broker.mqtt.reason_codes import PROTOCOL_ERROR, QOS_UNSUPPORTED, RECEIVE_MAXIMUM_EXCEEDED, TOPIC_ALIAS_INVALID
 
 RECEIVE_MAX: Final = 4096
-RECEIVE_MAX_311: Final = 65_535  # which cannot be announced
+RECEIVE_MAX_311: Final = 65_535  # MQTT 3.1.1 cannot announce a limit
 TOPIC_ALIAS_MAX: Final = 16  # RabbitMQ's
-NO_QOS_2: Final = "a cluster has no QoS 2"
+NO_QOS_2: Final = "a cluster does not support QoS 2"
 NO_ALIASES: Final[dict[int, bytes]] = {}
 
 
 class MqttPublisher:
-    """Publish for one client.
+    """Publish the messages of one client.
 
-    Shapes: `steps` are the connection's, the next one last: work that has to wait is appended. `_aliases` has the topic
-        of each topic alias.
+    Shapes: `steps` are those of the connection, the next one at the end; publishes that have to wait are appended.
+        `_aliases` has the topic of each topic alias.
     """
 
     __slots__ = ("_aliases", "_channel", "_confirms", "_handshakes", "_mapping", "_qos_max", "_receive_max",
@@ -55,12 +55,12 @@ class MqttPublisher:
         self._steps = steps
         self._qos_max = qos_max
         self._receive_max = RECEIVE_MAX if version == V5 else RECEIVE_MAX_311
-        self._aliases = NO_ALIASES  # most clients have none
+        self._aliases = NO_ALIASES  # replaced by the client's first alias
         self._handshakes = handshakes
         self._confirms.begin(version, handshakes.forget)
 
     def publish(self, run: PublishRun) -> None:
-        """Publish a run. Raises: PacketError for an invalid publish; those before it are published. HOT."""
+        """Publish a run. Raises: PacketError for an invalid publish; the ones before it are published. HOT."""
         mapping = self._mapping
         client_id = self._session.local_client_id
         properties, alias = mapping.properties(run.properties, run.qos, run.retain, client_id)
@@ -73,7 +73,7 @@ class MqttPublisher:
                 if alias != NO_ALIAS:
                     topics[place] = self._topic_of(alias, topics[place])
                 topic = topics[place]
-                if topic != known or not payload:  # most of a run have one topic
+                if topic != known or not payload:  # most runs have one topic
                     payload = mapping.payload(topic)
                     known = topic
                 payloads.append(payload)
@@ -99,16 +99,16 @@ class MqttPublisher:
                     body_bytes = len(body)
                     header = mapping.header(properties, body_bytes)
                 headers.append(header)
-            if run.retain or (qos > 1 and self._handshakes.repeat_among(packet_ids)):
+            if run.retain or (qos > 1 and self._handshakes.has_repeats(packet_ids)):
                 for place in range(len(payloads) - 1, -1, -1):
                     topic = topics[place] if run.retain else b""
                     one = payloads[place], headers[place], bodies[place], packet_ids[place], qos
                     self._steps.append(partial(self._publish_one, topic, *one))
                 return
-            self._pass_on(payloads, headers, bodies, packet_ids, qos)
+            self._publish_run(payloads, headers, bodies, packet_ids, qos)
 
     def _topic_of(self, alias: int, topic: bytes) -> bytes:
-        """Return the topic of an alias, which a non-empty topic sets. Raises: PacketError 0x82, 0x94."""
+        """Return the topic of an alias; set it first if `topic` is not empty. Raises: PacketError 0x82, 0x94."""
         if not 0 < alias <= TOPIC_ALIAS_MAX:
             raise PacketError(TOPIC_ALIAS_INVALID, f"topic alias {alias}, at most {TOPIC_ALIAS_MAX} are allowed")
         if topic:
@@ -124,22 +124,22 @@ class MqttPublisher:
         if self._confirms.in_flight + len(self._handshakes.received) + count > self._receive_max:
             raise PacketError(RECEIVE_MAXIMUM_EXCEEDED, f"more than {self._receive_max} publishes are unfinished")
 
-    def _pass_on(
+    def _publish_run(
         self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
     ) -> None:
-        """Publish messages; those that have to wait become the next step."""
+        """Publish messages; schedule those that have to wait as the next step."""
         taken = self._accept(payloads, headers, bodies, packet_ids, qos)
         if taken < len(payloads):
             rest = payloads[taken:], headers[taken:], bodies[taken:], packet_ids[taken:]
-            self._steps.append(partial(self._pass_on, *rest, qos))
+            self._steps.append(partial(self._publish_run, *rest, qos))
 
     def _publish_one(
         self, retained_topic: bytes, payload: bytes, header: bytes, body: bytes, packet_id: int, qos: int
     ) -> None:
-        """Publish a message that is retained, as its header says, or that may have been received before.
+        """Publish a message that is to be retained, or that may have been received before.
 
-        Shapes: `retained_topic` is empty for a message that is not retained.
-        Raises: PacketError 0x97 when it would be over a limit of retained messages.
+        Shapes: `retained_topic` is empty for a message that is not to be retained.
+        Raises: PacketError 0x97 if it exceeds a limit on retained messages.
         """
         confirms, retained = self._confirms, self._retained
         if qos > 1 and packet_id in self._handshakes.received:
@@ -156,23 +156,23 @@ class MqttPublisher:
     def _accept(
         self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
     ) -> int:
-        """Publish messages, and return the number accepted; the rest has to wait."""
+        """Publish messages, and return how many were accepted; the others have to wait."""
         largest_bytes = 0
         for body in bodies:
             if len(body) > largest_bytes:
                 largest_bytes = len(body)
         run = AmqpRun(0, payloads, headers, bodies, largest_bytes)
         taken = self._channel.accept_run(run) if qos < 2 else self._accept_once(run, packet_ids)
-        nowhere: list[bool] = []
+        unroutable: list[bool] = []
         unrouted = self._confirms.unrouted
         if qos and unrouted:
             publisher = self._session.publisher
-            nowhere = [unrouted == taken or publisher.leads_nowhere(payload) for payload in payloads[:taken]]
-        self._confirms.expect(packet_ids[:taken], qos, nowhere)
+            unroutable = [unrouted == taken or publisher.is_unroutable(payload) for payload in payloads[:taken]]
+        self._confirms.expect(packet_ids[:taken], qos, unroutable)
         return taken
 
     def _accept_once(self, run: AmqpRun, packet_ids: list[int]) -> int:
-        """Publish messages at QoS 2 in one transaction with their receipts, and return the number accepted."""
+        """Publish messages at QoS 2 and store their packet ids in one transaction; return how many were accepted."""
         confirms = self._confirms
         begun = confirms.published
         with self._retained.vhost.ports.transaction():
@@ -184,7 +184,7 @@ class MqttPublisher:
                 self._handshakes.receive(
                     [packet_ids[place] for place in range(published) if not refused or begun + place + 1 not in refused]
                 )
-        if published < taken:  # the last one is published when the connection resumes, because it has very many queues
+        if published < taken:  # the last one has so many queues that it is published when the connection resumes
             self._steps.append(partial(self._handshakes.receive, packet_ids[published:taken]))
         return taken
 
@@ -197,13 +197,13 @@ class MqttPublisher:
             try:
                 self._retained.prepare_retain(self._session.session, key, header, will.body)
             except Postponed as postponed:
-                postponed.begin(nothing)  # the client is gone
+                postponed.begin(nothing)  # nothing to do then, because the client has disconnected
 
     def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
         """Store a will to be published later. Raises: ProtocolError or PacketError if it cannot be published."""
         mapping = self._mapping
         header = self._will_header(will)
-        self._session.publisher.leads_nowhere(mapping.payload(will.topic))  # raises when the user may not publish there
+        self._session.publisher.is_unroutable(mapping.payload(will.topic))  # raises if the user may not publish there
         key = mapping.routing_key(will.topic)
         wills.hold(client_id, key, header, will.body, delay_s * 1000)
 
@@ -215,5 +215,5 @@ class MqttPublisher:
 
 
 def throw(error: PacketError) -> None:
-    """Raise an error. Raises: PacketError."""
+    """Raise an error, as a step."""
     raise error

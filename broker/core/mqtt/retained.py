@@ -1,6 +1,5 @@
-"""The retained messages of a vhost: the last of each topic, in an internal queue, and an index over it. A new message
-is recorded in one transaction with the settlement of the message that it replaces. The index is built from the queue at
-the start.
+"""The retained messages of a vhost, one for each topic, stored in an internal queue and indexed in memory. A message
+and the settlement of the one that it replaces are logged in one transaction.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ NEVER: Final = 0
 
 
 class Retained(Place):
-    """The place of one retained message. Units: `expires_ms` is 0 for a message that does not expire."""
+    """The position of one retained message. Units: `expires_ms` is NEVER for a message that does not expire."""
 
     __slots__ = ("expires_ms", "size_bytes")
 
@@ -46,14 +45,14 @@ class Retained(Place):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RetainedMessages:
-    """Keep the retained messages of one vhost. Invariant: the queue has one message for each key in `_places`, and no
+    """Store the retained messages of one vhost. Invariant: the queue has one message for each key in `_places`, and no
     others once `load` is done.
     """
 
-    def __init__(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> None:
+    def __init__(self, vhost: Vhost, mapping: MessageMapping, max_messages: int, max_bytes: int) -> None:
         self.vhost = vhost
         self._mapping = mapping
-        self._max = most
+        self._max = max_messages
         self._max_bytes = max_bytes
         self._places: dict[str, Retained] = {}
         self._trie = KeyTrie(mapping.dialect.words)
@@ -62,7 +61,7 @@ class RetainedMessages:
 
     @property
     def by_header(self) -> bool:
-        """Whether publishers of AMQP may retain messages by a header."""
+        """Whether AMQP publishers may retain messages by setting a header."""
         return True
 
     def __len__(self) -> int:
@@ -85,23 +84,23 @@ class RetainedMessages:
         read_all(self.vhost, self._queue, self._index, done)
 
     def _index(self, message: Message, slot: Slot, index: int) -> None:
-        older = self._take_away(message.envelope.key)
+        older = self._remove(message.envelope.key)
         if older is not None and self._queue is not None:
             self._queue.level.lose(older.slot, (older.index,))
         self._add(message, slot, index)
 
-    # -- what is kept -------------------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------------------
 
     def prepare_retain(self, _session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
         """Check that a client's message may be retained.
 
-        Raises: PacketError 0x97 for a message over a limit; in a cluster, Postponed.
+        Raises: PacketError 0x97 if a limit is exceeded; in a cluster, Postponed.
         """
         if lack := self.lack_of_room(key, len(header), len(body)):
             raise PacketError(QUOTA_EXCEEDED, lack)
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
-        """Return the limit that prevents retaining a message; empty if none does."""
+        """Return the reason if a limit prevents retaining a message, else an empty string."""
         if not body_bytes:
             return ""
         older = self._find(key)
@@ -110,7 +109,7 @@ class RetainedMessages:
         return self.lack_in(len(self._places) - (older is not None), self._bytes - older_bytes, size_bytes)
 
     def lack_in(self, count: int, retained_bytes: int, size_bytes: int) -> str:
-        """Return the limit that prevents retaining a message in addition to others; empty if none does."""
+        """Return the reason if a limit prevents retaining a message in addition to others, else an empty string."""
         if count >= self._max:
             return f"{count} messages are retained: mqtt.retained_max allows no more"
         if retained_bytes + size_bytes > self._max_bytes:
@@ -118,7 +117,7 @@ class RetainedMessages:
         return ""
 
     def retain(self, key: str, header: bytes, body: bytes) -> None:
-        """Retain a message in place of the last one with its key; an empty message only deletes the last one."""
+        """Retain a message and delete the former one with its key; an empty message only deletes."""
         queue, ports = self._queue, self.vhost.ports
         if queue is None or queue.deleted:
             if not body:
@@ -135,7 +134,7 @@ class RetainedMessages:
                 message = new_message(envelope, header, body, facts_of(header), ports.clock.now_ms)
                 slot, index = ports.accept(message, level, 0, b"")
             if older is not None:
-                self._take_away(key)
+                self._remove(key)
                 level.lose(older.slot, (older.index,))
                 level.log_settlements()
         if body:
@@ -152,10 +151,10 @@ class RetainedMessages:
         self._bytes += place.size_bytes
         if expires_ms:
             ports = self.vhost.ports
-            at_ms = max(expires_ms, ports.clock.now_ms)  # after a start, not before what else is due
+            at_ms = max(expires_ms, ports.clock.now_ms)  # a message that expired before a start has no precedence
             ports.deadlines.set((self, key), at_ms, partial(self._expire, key))
 
-    def _take_away(self, key: str) -> Retained | None:
+    def _remove(self, key: str) -> Retained | None:
         place = self._places.pop(key, None)
         if place is not None:
             self._trie.remove(key)
@@ -165,10 +164,10 @@ class RetainedMessages:
         return place
 
     def _find(self, key: str) -> Retained | None:
-        """Return the place of a key's message, None without one."""
+        """Return the position of a key's message, None without one."""
         place = self._places.get(key)
-        if place is not None and place.gone:
-            self._take_away(key)
+        if place is not None and place.is_gone:
+            self._remove(key)
             return None
         return place
 
@@ -178,7 +177,7 @@ class RetainedMessages:
         self._bytes = 0
 
     def _expire(self, key: str) -> None:
-        """Drop the message of a key whose time is up; after `_clear`, another one may have the key."""
+        """Drop the message of a key if it has expired; after `_clear`, another message may have the key."""
         queue, now_ms = self._queue, self.vhost.ports.clock.now_ms
         if queue is not None and not queue.deleted and 0 < self.expires_ms(key) <= now_ms:
             self._drop(queue, key)
@@ -186,13 +185,13 @@ class RetainedMessages:
     def _drop(self, queue: Queue, key: str) -> None:
         place = self._find(key)
         if place is not None:
-            self._take_away(key)
+            self._remove(key)
             queue.level.lose(place.slot, (place.index,))
 
     # -- look-up ------------------------------------------------------------------------------------------------------
 
     def prepare(self, session: SessionClient) -> None:
-        """Update the index, for a client's new subscriptions. Raises: Postponed, in a cluster."""
+        """Update the index before a client's new subscriptions use it. Raises: Postponed, in a cluster."""
 
     def topic(self, key: str) -> str:
         """Return the topic of a routing key; empty if its messages cannot be retained."""
@@ -203,22 +202,22 @@ class RetainedMessages:
         return routing_key(topic.encode(), TEXT_MAX_BYTES, self._mapping.swaps)
 
     def expires_ms(self, key: str) -> int:
-        """Return when the message of a key expires, 0 if it does not expire or is gone."""
+        """Return when the message of a key expires; NEVER if it does not expire, or if there is none."""
         place = self._find(key)
         return NEVER if place is None else place.expires_ms
 
     def find(self, topic_filter: str) -> Iterator[str | None]:
-        """Yield the keys of the topics that a filter matches, and None between them. Raises: PacketError."""
+        """Yield the routing keys of the topics that a filter matches, as `search` does. Raises: PacketError."""
         return self.search(binding_key(topic_filter, TEXT_MAX_BYTES, self._mapping.swaps))
 
     def search(self, key: str) -> Iterator[str | None]:
-        """Yield the keys that a binding key matches, and None between them: as `KeyTrie.search`."""
+        """Yield the routing keys that a binding key matches, and None for visited nodes, as `KeyTrie.search` does."""
         return self._trie.search(self._mapping.dialect.parse(key).words)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
-        """Call `take` with the message that each key has when it is called, and `done` at the end.
+        """Call `take` with the message of each key, and `done` at the end.
 
-        Messages on disk are read: until then one may be replaced, and the newer one is passed on.
+        If a message is replaced while it is read from disk, `take` is called with the newer one.
         """
         queue = self._queue
         missing: list[str] = []
@@ -246,15 +245,15 @@ class RetainedMessages:
         done: Callable[[], None],
         found: Mapping[int, Message | None],
     ) -> None:
-        """Pass on the messages that were read and are still retained; read the rest again."""
-        left: list[str] = []
+        """Call `take` with the messages that were read and are still retained; read replaced ones again."""
+        replaced: list[str] = []
         queue = self._queue
         for key in keys:
             place = self._find(key)
             if place is None:
                 continue
             if place.message_id not in found:
-                left.append(key)
+                replaced.append(key)
                 continue
             message = found[place.message_id]
             if message is not None:
@@ -262,25 +261,25 @@ class RetainedMessages:
             elif queue is not None:
                 _log.error("messages.lost", queue=RETAINED_NAME, slot=place.slot.first, count=1)
                 self._drop(queue, key)
-        if left:
-            self.read(left, take, done)
+        if replaced:
+            self.read(replaced, take, done)
         else:
             done()
 
 
 PORTION: Final = 64  # messages copied at once
-WAITING_MAX: Final = 512  # length of the session's queue from which on the next portion waits
-WAIT_MS: Final = 1000  # at most, until the queue is checked again
+WAITING_MAX: Final = 512  # ready messages of the session's queue, from which on the next portion waits
+WAIT_MS: Final = 1000  # until the queue is checked again, unless its messages are delivered earlier
 VISITS_MAX: Final = 4096  # nodes of the index visited for one portion
-VISITS_PER_UNIT: Final = 16  # ... in a unit of the turn's share
-COPY_SHARE: Final = 4  # units that one copy takes
+VISITS_PER_UNIT: Final = 16  # nodes visited for a unit of the turn's share
+COPY_SHARE: Final = 4  # units for one copy
 
 
 class RetainedCopies:
-    """Put copies of the retained messages that filters match into the queues of one session. A copy has the exchange
-    `amq.retained`, which marks its delivery. It is delivered, acknowledged, stored and expired like other messages of
-    the queue, and follows earlier publishes on its topic.
-    Cost: the session's queue gets `PORTION` messages at once, when fewer than `WAITING_MAX` wait there.
+    """Add copies of the retained messages that filters match to the queues of one session. The exchange of a copy is
+    `amq.retained`, from which the consumer sees that it has to set RETAIN. Otherwise it is a message of the queue like
+    any other, and is delivered after earlier publishes to its topic.
+    Cost: the session's queue gets `PORTION` messages at once, while fewer than `WAITING_MAX` are ready.
     """
 
     def __init__(self, vhost: Vhost, retained: RetainedMessages) -> None:
@@ -291,25 +290,24 @@ class RetainedCopies:
         self._closed = False
 
     def begin(self, queue_name: str, binding_key: str) -> None:
-        """Copy the messages that a binding key matches, after all earlier requests."""
+        """Copy the messages that a binding key matches, after those of earlier calls."""
         self._searches.append((queue_name, self._retained.search(binding_key)))
-        self.go_on()
+        self.proceed()
 
     def close(self) -> None:
-        """Stop copying."""
         self._closed = True
         self._searches.clear()
         self._vhost.ports.deadlines.cancel(self)
 
     def output_taken(self) -> bool:
-        """Continue in the next turn, because messages have left the queue, and return whether there is more to copy."""
+        """Continue in the next turn, because output was written, and return whether there is more to copy."""
         if self._searches and not self._reading:
             ports = self._vhost.ports
-            ports.deadlines.set(self, ports.clock.now_ms, self.go_on)
+            ports.deadlines.set(self, ports.clock.now_ms, self.proceed)
         return self._reading or len(self._searches) > 0
 
-    def go_on(self) -> None:
-        """Copy portions, within the turn's share and the room of the queue."""
+    def proceed(self) -> None:
+        """Copy portions, within the turn's share and the room in the queue."""
         ports = self._vhost.ports
         deadlines = ports.deadlines
         while self._searches and not self._reading and not self._closed:
@@ -319,17 +317,17 @@ class RetainedCopies:
                 self._searches.popleft()
                 continue
             if queue.ready >= WAITING_MAX:
-                deadlines.set(self, ports.clock.now_ms + WAIT_MS, self.go_on)
+                deadlines.set(self, ports.clock.now_ms + WAIT_MS, self.proceed)
                 return
-            if deadlines.left <= 0:
-                deadlines.set(self, ports.clock.now_ms, self.go_on)
+            if deadlines.units_left <= 0:
+                deadlines.set(self, ports.clock.now_ms, self.proceed)
                 return
             keys = self._next_keys(search)
             self._reading = True
             self._retained.read(keys, partial(self._copy, queue), self._was_read)
 
     def _next_keys(self, search: Iterator[str | None]) -> list[str]:
-        """Return the next keys of the first search, which ends with the last of them."""
+        """Return the next keys of the first search, and remove the search if it is complete."""
         keys: list[str] = []
         visits = 0
         more = False

@@ -1,4 +1,4 @@
-"""The broker's side of an MQTT connection: its user and vhost as for AMQP, and the queues of its MQTT session."""
+"""The broker's side of an MQTT connection: user and vhost as for AMQP, and the queues of the MQTT session."""
 
 from __future__ import annotations
 
@@ -31,51 +31,50 @@ PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
 SHARED_PREFIX: Final = "mqtt-shared-"
 SYSTEM_PREFIX: Final = "$SYS."
-DIRECT: Final = "amq.direct"  # has the bindings that route no messages: of shared subscriptions, and below $SYS
+DIRECT: Final = "amq.direct"  # its bindings record shared subscriptions and filters below $SYS, and route no messages
 NAME_MAX_BYTES: Final = 255
 CLIENT_ID_MAX_BYTES: Final = NAME_MAX_BYTES - len(PREFIX) - len(SUFFIXES[0])
 EXPIRES: Final = "x-expires"
 
 
 class MqttChannel(Channel):
-    """The one channel of a connection, which sends nothing itself: its answers are MQTT packets. An answer that waits
-    for the disk holds back the MQTT answers that follow it.
+    """The single channel of an MQTT connection. It discards AMQP methods, because the answers are MQTT packets. An
+    answer that waits for the disk also holds back the MQTT answers after it.
     """
 
     __slots__ = ()
 
     def send(self, method: Method) -> None:
-        """Send nothing."""
+        """Do nothing."""
 
     def send_content(self, method: Method, header: bytes, body: bytes) -> None:
-        """Send nothing."""
+        """Do nothing."""
 
     def send_return(self, method: Method, header: bytes, body: bytes) -> None:
-        """Send nothing."""
+        """Do nothing."""
 
     def withhold(self, method: Method | None, number: int = UNDECIDED) -> Withheld:
-        """Keep the place of an answer until the change of that number is on disk."""
         return super().withhold(None, number)
 
     def begin_closing(self, error: ChannelError) -> None:
-        """Do nothing, because an error ends the connection."""
+        """Do nothing, because an error closes the connection."""
 
 
 def shared_name(share: str, topic_filter: str) -> str:
-    """Return the name of the queue of a shared subscription. Raises: PacketError 0x8F for one that is too long."""
+    """Return the name of the queue of a shared subscription. Raises: PacketError 0x8F if it is too long."""
     name = f"{SHARED_PREFIX}{share}/{topic_filter}"
     if len(name.encode()) > NAME_MAX_BYTES:
-        raise PacketError(FILTER_INVALID, "a share name and filter that are too long for the name of a queue")
+        raise PacketError(FILTER_INVALID, "the share name and the filter are too long for the name of a queue")
     return name
 
 
 class MqttSession(SessionOfChannel):
-    """The session of one client: a queue for each QoS of its subscriptions, and a binding for each filter. A lasting
-    session has durable queues with `x-expires`; other sessions have exclusive ones. A repeated subscription moves the
-    binding to the queue of its QoS. Names and arguments: RabbitMQ, rabbit_mqtt_processor. In a cluster each step of
-    these methods may be postponed, and the method runs again: `_was_bound` remembers whether the filter was subscribed
-    before.
-    Units: `expiry_s` is how long the session lasts without a connection, 0 for no longer than that.
+    """The session of one client: a queue for QoS 0 and one for QoS 1 and 2, with a binding for each filter. A lasting
+    session has durable queues with `x-expires`; other sessions have exclusive ones. A repeated subscription with
+    another QoS moves the binding. Names and arguments: RabbitMQ, rabbit_mqtt_processor. In a cluster each step of a
+    method may be postponed, and then the method runs again: `_was_bound` stores whether the filter was subscribed
+    before its first run.
+    Units: `expiry_s` is how long the session outlives its connection, 0 if it does not.
     """
 
     __slots__ = ("_client_id", "_longest_s", "_mapping", "_shared", "_was_bound", "confirms", "deliveries",
@@ -96,7 +95,7 @@ class MqttSession(SessionOfChannel):
         self.expiry_s = 0
 
     def begin(self, form: ClientForm, expiry_s: int, longest_s: int) -> None:
-        """Set the client that connects. Units: `longest_s` is the longest a session may last."""
+        """Set the client that connects. Units: `longest_s` is the maximum of a session's expiry."""
         self._longest_s = longest_s
         self._client_id = form.client_id
         self._mapping = form.mapping
@@ -109,12 +108,12 @@ class MqttSession(SessionOfChannel):
         return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
-        """Return the queues of an earlier connection."""
+        """Return the session's durable queues, which outlive a connection."""
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
     def renew_expiry(self, expiry_s: int) -> None:
-        """Set the expiry that the client asks for. A session that ends with its connection is deleted with it; after a
+        """Set the expiry that the client requests. A session that ends with its connection is deleted with it; after a
         crash of the broker its queues expire at once.
         """
         self.expiry_s = expiry_s
@@ -126,8 +125,8 @@ class MqttSession(SessionOfChannel):
         name = self.queue_name(qos)
         if name in self.vhost.queues:
             bindings = [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)]
-            left = qos > 0 and self.vhost.queues[name].remaining() > 0
-            self.deliveries.subscriptions[qos].load(bindings, self._mapping.dialect, left=left)
+            has_messages = qos > 0 and self.vhost.queues[name].remaining() > 0
+            self.deliveries.subscriptions[qos].load(bindings, self._mapping.dialect, has_messages=has_messages)
             self._consume(qos)
 
     def earlier_shares(self) -> Sequence[tuple[str, str, int, Mapping[str, Any]]]:
@@ -144,22 +143,22 @@ class MqttSession(SessionOfChannel):
         """Delete the queue for a QoS, if there is one. Raises: ChannelError 403."""
         name = self.queue_name(qos)
         self._end_consumer(name)
-        if name in self.vhost.queues or self.session.postponed:  # the postponed method answers
+        if name in self.vhost.queues or self.session.postponed:  # a postponed deletion runs again for its answer
             for shared, _ in self._marks(name):
                 self._leave(shared)
             self.delete_queue(DeleteAny(queue=name))
 
     @property
     def local_client_id(self) -> str:
-        """The client id if a subscription leaves out what the client publishes, else empty."""
+        """The client id if a subscription excludes the client's own publishes, else empty."""
         zero, one = self.deliveries.subscriptions
         return self._client_id if zero.no_local or one.no_local else ""
 
     def subscribe(self, key: str, qos: int, options: Mapping[str, Any]) -> bool:
-        """Bind the queue for a QoS, which the first subscription creates, and return whether the filter is new. A
-        binding with earlier options is removed after the new one is added. Raises: ChannelError.
+        """Bind the queue for a QoS, creating it if it is missing, and return whether the filter is new. A binding with
+        earlier options is removed after the new one is added. Raises: ChannelError.
         """
-        self._look_for(key)
+        self._record_bound(key)
         place = min(qos, 1)
         name = self._make_queue(place)
         subscriptions = self.deliveries.subscriptions[place]
@@ -194,14 +193,14 @@ class MqttSession(SessionOfChannel):
 
     def unsubscribe(self, key: str) -> bool:
         """Remove the binding of a filter, and return whether there was one. Raises: ChannelError 403."""
-        self._look_for(key)
+        self._record_bound(key)
         self._end(0, key)
         self._end(1, key)
         self.deliveries.forget_matches()
         return self._was_bound
 
-    def _look_for(self, key: str) -> None:
-        """Record whether a filter is subscribed, unless the method is running again."""
+    def _record_bound(self, key: str) -> None:
+        """Record whether a filter is subscribed, unless this is a further run of a postponed method."""
         if not self.session.postponed:
             found = [
                 self._is_bound(self.queue_name(place), key, subscriptions.arguments_of(key))
@@ -210,7 +209,7 @@ class MqttSession(SessionOfChannel):
             self._was_bound = any(found)
 
     def _end(self, place: int, key: str) -> None:
-        """End a subscription with one of the queues, if there is one."""
+        """Remove a subscription from one of the queues, if there is one."""
         name = self.queue_name(place)
         subscriptions = self.deliveries.subscriptions[place]
         arguments = subscriptions.arguments_of(key)
@@ -243,7 +242,7 @@ class MqttSession(SessionOfChannel):
             self.consume(ConsumeAny(queue=name, consumer_tag=name, no_ack=qos == 0))
 
     def _end_consumer(self, name: str) -> None:
-        """End the consumer of a queue, if there is one; its unacknowledged messages stay with the client."""
+        """End the consumer of a queue, if there is one; its unacknowledged messages are not requeued."""
         consumer = self.basic.consumers.pop(name, None)
         if consumer is not None:
             consumer.queue.remove_consumer(consumer)
@@ -251,10 +250,10 @@ class MqttSession(SessionOfChannel):
     # -- shared subscriptions -----------------------------------------------------------------------------------------
 
     def share(self, name: str, key: str, qos: int, options: Mapping[str, Any]) -> None:
-        """Consume a shared queue, which its first client creates. Raises: ChannelError.
+        """Consume a shared queue, creating it if it is missing. Raises: ChannelError.
 
-        The session's queue for the QoS is bound by the name of the shared queue, so that the subscription lasts with
-        the session, and is found again.
+        The subscription is recorded as a binding of the session's queue for the QoS, whose key is the name of the
+        shared queue. So it lasts as long as the session, and is found when the client connects again.
         """
         own = self._make_queue(qos)
         self._consume(qos)
@@ -281,7 +280,7 @@ class MqttSession(SessionOfChannel):
         return True
 
     def _marks(self, name: str, prefix: str = SHARED_PREFIX) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Return the bindings of a queue that represent shared subscriptions, or those below `$SYS`."""
+        """Return the bindings of a queue that record shared subscriptions, or filters below `$SYS`."""
         return [one for one in self._bindings(name, DIRECT) if one[0].startswith(prefix)]
 
     def system_filters(self) -> Sequence[tuple[str, str]]:
@@ -290,12 +289,12 @@ class MqttSession(SessionOfChannel):
         return [(name, key) for name in names for key, _ in self._marks(name, SYSTEM_PREFIX)]
 
     def _unmark(self, name: str) -> None:
-        """Remove the binding that represents a shared subscription."""
+        """Remove the binding that records a shared subscription."""
         qos, options = self._shared[name]
         self.vhost.bindings.unbind(self.queue_name(qos), DIRECT, name, options, self.session)
 
     def _leave(self, name: str) -> None:
-        """End the consumer of a shared queue, and delete the queue if no other session has subscribed with it."""
+        """End the consumer of a shared queue, and delete the queue if no other session has this subscription."""
         self._end_consumer(name)
         own = [self.queue_name(qos) for qos in (0, 1)]
         queue = self.vhost.queues.get(name)
@@ -304,7 +303,7 @@ class MqttSession(SessionOfChannel):
             self.vhost.queues.unused(queue)
 
     def close(self) -> None:
-        """End the consumers; without them, delete the shared queues that only this session used, if it ends too."""
+        """End the consumers. If the session ends too, delete the shared queues that no other session uses."""
         super().close()
         if not self.expiry_s:
             for name in self._shared:
@@ -329,5 +328,4 @@ class MqttSessionOfConnection(SessionOfConnection):
         self._logins.decide_anonymous(response.decode(), self.peer, partial(self._decided, ANONYMOUS))
 
     def new_session(self, channel: Channel, vhost: Vhost) -> SessionOfChannel:
-        """Return the session of the connection's channel."""
         return MqttSession(channel, self, vhost)

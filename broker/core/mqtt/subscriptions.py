@@ -1,6 +1,6 @@
-"""The subscriptions with one queue of a session: their options, and matching messages with them.
+"""The subscriptions of one queue of a session: their options, and which of them match a message.
 
-A subscription is a binding of the queue; options that differ from their defaults are its arguments.
+A subscription is a binding of the queue; its options that differ from the defaults are arguments of the binding.
 Source: RabbitMQ 4, rabbit_mqtt_processor, for the name and the fields of the argument.
 """
 
@@ -33,7 +33,7 @@ class Match:
     __slots__ = ("identifiers", "no_local", "qos", "retain_as_published")
 
     def __init__(self, arguments: Sequence[Mapping[str, Any]]) -> None:
-        self.qos = 1 if arguments else 2  # a message without a subscription may have been sent at QoS 2
+        self.qos = 1 if arguments else 2  # the subscription may have been removed, and may have had QoS 2
         self.retain_as_published = False
         self.no_local = bool(arguments)
         identifiers: list[int] = []
@@ -68,35 +68,34 @@ def options_of(subscription: Subscription, qos: int, identifier: int) -> Mapping
 
 
 def match_of(arguments: Mapping[str, Any]) -> Match:
-    """Return the match of a single subscription, for all its messages."""
+    """Return the match of messages with a single subscription."""
     return Match([arguments])
 
 
 class Subscriptions:
-    """The subscriptions with one queue; they are kept only once one of them has options.
+    """The subscriptions of one queue. Nothing is stored until one of them has options.
 
-    Shapes: `_arguments` has those of each binding key.
-    Invariant: while `matching` is set, `_index` has each binding key that the client has subscribed with.
+    Shapes: `_arguments` has the arguments of the binding with each key.
+    Invariant: while `matching` is set, `_index` has the binding keys of all subscriptions.
     """
 
     __slots__ = ("_arguments", "_dialect", "_index", "_known", "matching", "no_local")
 
     def __init__(self) -> None:
         self.matching = False
-        self.no_local = False  # whether any excludes messages of its own client
+        self.no_local = False  # whether a subscription excludes the client's own publishes
         self._arguments = NO_SUBSCRIPTIONS  # most sessions have no options, and need no dictionary
         self._known = NO_MATCHES
         self._dialect: TopicDialect = AMQP
         self._index: TopicIndex | None = None
 
     def load(
-        self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect, *, left: bool = False
+        self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect, *, has_messages: bool = False
     ) -> None:
-        """Take the binding keys and arguments of a queue, if any has options, or if messages are left in the queue.
-
-        A remaining message may belong to a removed subscription.
+        """Store the binding keys and arguments of a queue, if one has options or if the queue has messages, which may
+        belong to a removed subscription.
         """
-        if left or any(OPTIONS in arguments for _, arguments in bindings):
+        if has_messages or any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
             self._arguments, self._known = {}, {}
             self._dialect = dialect
@@ -105,7 +104,6 @@ class Subscriptions:
                 self.put(key, arguments)
 
     def arguments_of(self, key: str) -> Mapping[str, Any]:
-        """Return the arguments of a subscription's binding."""
         return self._arguments.get(key, NO_ARGUMENTS)
 
     def put(self, key: str, arguments: Mapping[str, Any]) -> None:
@@ -119,7 +117,6 @@ class Subscriptions:
         self.no_local |= match_of(arguments).no_local
 
     def remove(self, key: str) -> None:
-        """Remove a subscription."""
         index = self._index
         if index is not None and self._arguments.pop(key, None) is not None:
             index.remove(self._pattern(key), key)

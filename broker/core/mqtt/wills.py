@@ -1,4 +1,4 @@
-"""The delayed wills of a vhost, in an internal queue in which each waits until it is due."""
+"""The delayed wills of a vhost, which wait in an internal queue until they are due."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWNER_HEADER: Final = "x-mqtt-will-of"
 class Wills(Holding):
     """Hold the wills of clients that have disconnected, and publish those that are due.
 
-    Until it is published, a will has a header with its client id.
+    A held will has a header with its client id, which is removed when the will is published.
     """
 
     def __init__(self, retained: RetainedMessages) -> None:
@@ -39,7 +39,7 @@ class Wills(Holding):
         self._places: dict[str, Place] = {}
 
     def load(self, done: Callable[[], None]) -> None:
-        """Find the wills held before the broker started, then call `done`."""
+        """Index the wills that were held before the broker started, then call `done`."""
         queue = self._vhost.queues.get(WILLS_NAME)
         read_all(self._vhost, queue, self._index, partial(self._was_loaded, done))
 
@@ -62,13 +62,13 @@ class Wills(Holding):
     def cancel(self, client_id: str) -> None:
         """Drop the will of a client that resumes its session."""
         place = self._places.pop(client_id, None)
-        if place is not None and not place.gone:
+        if place is not None and not place.is_gone:
             self.level.lose(place.slot, (place.index,))
 
     def publish(self, client_id: str) -> None:
         """Publish the will of a client whose session has ended."""
         place = self._places.pop(client_id, None)
-        if place is None or place.gone:
+        if place is None or place.is_gone:
             return
         contents = place.slot.contents
         if contents is None:
@@ -79,14 +79,14 @@ class Wills(Holding):
 
     def _publish(self, place: Place, found: Mapping[int, Message | None]) -> None:
         will = found.get(place.message_id)
-        if will is not None and not place.gone:
+        if will is not None and not place.is_gone:
             with self._ports.transaction():
                 self.level.lose(place.slot, (place.index,))
                 self.level.log_settlements()
                 self.send(will, None)
 
     def send(self, held: Message, returns: ReturnRun | None) -> None:
-        """Publish a will now, and retain it if it asks for that."""
+        """Publish a will now, and retain it if its header requests that."""
         headers = read_headers(held.header, OWNER_HEADER, RETAIN_HEADER)
         self._places.pop(str(headers[OWNER_HEADER]), None)
         header = edit_header(held.header, drop_headers=(OWNER_HEADER,))

@@ -1,1 +1,1 @@
-"""Policies: definitions, which one applies, and the sweep that applies a change."""
+"""Policies: their definitions, which of them applies, and the sweep that applies a change."""

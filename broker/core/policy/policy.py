@@ -1,6 +1,6 @@
-"""Policies: settings of an operator for all queues and exchanges whose names match a pattern. Texts: RabbitMQ.
+"""Policies: an operator's rules for all queues and exchanges whose names match a pattern. Texts: RabbitMQ.
 
-Of the policies that match, the one with the highest priority applies; an operator policy applies in addition.
+If several policies match, the one with the highest priority applies. An operator policy applies in addition.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from broker.core.bounded_pattern import BoundedPattern
-from broker.core.policy.policy_definition import USELESS, check_definition, erlang_term
+from broker.core.policy.policy_definition import UNSUPPORTED, check_definition, erlang_term
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import QueueRules, queue_rules, queue_type
 from broker.routing.exchange import Exchange
 
-OPERATOR_POLICY: Final = "operator_policy"  # the component of the parameters that are operator policies
+OPERATOR_POLICY: Final = "operator_policy"  # operator policies are runtime parameters of this component
 EXCHANGE: Final = "exchange"
 APPLY_TO: Final[dict[str, tuple[str, ...]]] = {
     "all": (EXCHANGE, "classic", "quorum"),
@@ -25,7 +25,7 @@ APPLY_TO: Final[dict[str, tuple[str, ...]]] = {
     "quorum_queues": ("quorum",),
     "streams": (),
 }
-"""Each value of apply-to: the kinds that the policy applies to, which are exchanges and the types of queues."""
+"""The kinds to which a policy applies, by the value of apply-to: exchanges, and queues of a type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,11 @@ class Policy:
 
     @classmethod
     def of(cls, name: str, row: Mapping[str, Any]) -> Policy:
-        """Return the policy of an entry of RabbitMQ's definitions."""
+        """Return the policy for an entry of RabbitMQ's definitions."""
         return cls(name, row["pattern"], row.get("apply-to", "all"), row["definition"], row.get("priority", 0))
 
     def row(self, vhost: str) -> dict[str, Any]:
-        """Return the policy as RabbitMQ's definitions have it."""
+        """Return the policy as an entry of RabbitMQ's definitions."""
         return {
             "vhost": vhost,
             "name": self.name,
@@ -61,7 +61,7 @@ def operator_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class _Rule:
-    """A policy in force."""
+    """A policy that was checked, with its compiled pattern."""
 
     def __init__(self, policy: Policy, *, operator: bool) -> None:
         """Check the fields. Raises: ValueError with RabbitMQ's text for an invalid field."""
@@ -83,52 +83,50 @@ class _Rule:
             choices = "', '".join(APPLY_TO)
             raise ValueError(f"apply-to '{policy.apply_to}' unrecognised; should be one of '{choices}'")
         self._kinds = APPLY_TO[policy.apply_to]
-        self.rank = -policy.priority, policy.name  # the least first
+        self.rank = -policy.priority, policy.name  # the sort key: the policy that applies is first
         check_definition(policy.definition, operator=operator)
 
     def matches(self, name: str, kind: str) -> bool:
-        """Return whether the policy may apply to a name of a kind.
-
-        A name that the pattern takes too long for does not escape an operator's limit.
+        """Return whether the policy may apply to a name of a kind. If the search exceeds its time limit, an operator
+        policy applies, so that no name escapes an operator's limits.
         """
-        if kind not in self._kinds or not USELESS[kind].isdisjoint(self.policy.definition):
+        if kind not in self._kinds or not UNSUPPORTED[kind].isdisjoint(self.policy.definition):
             return False
         found = self.pattern.try_search(name)
         return self._operator if found is None else found
 
 
 class Policies:
-    """Hold the policies of one vhost, and its operator policies, by name.
+    """Store the policies and operator policies of one vhost, by name.
 
-    Shapes: `count` is the number of policies of both kinds in force.
-    Invariant: a change is whole before `changed` brings it into force.
-    Cost: one search per policy and name until one matches.
+    Units: `count` is the number of policies of both kinds.
+    Invariant: changes take effect together, when `changed` is called.
+    Cost: for each name, one search per policy until one matches.
     """
 
     def __init__(self, apply: Callable[[], None] = lambda: None) -> None:
-        """`apply` begins to apply the current policies to queues and exchanges."""
+        """`apply` starts to apply the current policies to queues and exchanges."""
         self.apply = apply
         self.count = 0
         self._rules: dict[bool, dict[str, _Rule]] = {False: {}, True: {}}
         self._ranked: dict[bool, Sequence[_Rule]] = {False: (), True: ()}
 
     def copy(self) -> Policies:
-        """Return an independent copy that applies to nothing."""
+        """Return an independent copy whose policies are applied to nothing."""
         copy = Policies()
         copy._rules = {operator: dict(by_name) for operator, by_name in self._rules.items()}
         return copy
 
     def end(self) -> None:
-        """Apply to nothing any more, because the vhost is deleted."""
+        """Stop applying policies, because the vhost is deleted."""
         self.apply = lambda: None
 
     @property
     def timeouts(self) -> int:
-        """The number of searches that ran out of time. Cost: O(policies)."""
+        """The number of searches that exceeded their time limit. Cost: O(policies)."""
         return sum([rule.pattern.slow for ranked in self._ranked.values() for rule in ranked])
 
     def get(self, name: str, *, operator: bool = False) -> Policy | None:
-        """Return the policy of a name, if there is one."""
         rule = self._rules[operator].get(name)
         return None if rule is None else rule.policy
 
@@ -137,16 +135,16 @@ class Policies:
         return [rule.policy for rule in sorted(self._rules[operator].values(), key=lambda rule: rule.rank)]
 
     def set(self, policy: Policy, *, operator: bool = False, later: bool = False) -> None:
-        """Add or replace a policy. With `later` the caller applies it, with others.
+        """Add or replace a policy. With `later`, the caller calls `changed` after further changes.
 
-        Raises: ValueError with RabbitMQ's text for an invalid policy, with nothing changed.
+        Raises: ValueError with RabbitMQ's text for an invalid policy; then nothing has changed.
         """
         self._rules[operator][policy.name] = _Rule(policy, operator=operator)
         if not later:
             self.changed()
 
     def clear(self, name: str, *, operator: bool = False, later: bool = False) -> bool:
-        """Remove a policy and return whether it existed. With `later` the caller applies the change, with others."""
+        """Remove a policy and return whether it existed. With `later`, the caller calls `changed` afterwards."""
         if self._rules[operator].pop(name, None) is None:
             return False
         if not later:
@@ -154,7 +152,7 @@ class Policies:
         return True
 
     def of(self, name: str, kind: str = EXCHANGE, *, operator: bool = False) -> Policy | None:
-        """Return the policy that applies to an exchange, or to a queue of a type; they need not exist."""
+        """Return the policy that applies to an exchange, or to a queue of a type; it need not exist."""
         return next((rule.policy for rule in self._ranked[operator] if rule.matches(name, kind)), None)
 
     def rules_for(self, name: str, arguments: Mapping[str, Any]) -> tuple[QueueRules, str | None, str | None]:
@@ -167,15 +165,15 @@ class Policies:
         )
         return rules, None if policy is None else policy.name, None if operator is None else operator.name
 
-    def apply_to_queue(self, queue: Queue, *, settle: bool = True) -> bool:
+    def apply_to_queue(self, queue: Queue, *, enforce: bool = True) -> bool:
         """Set a queue's rules from its arguments and matching policies; return whether they have changed. With
-        `settle`, enforce them at once.
+        `enforce`, enforce changed rules at once.
         """
-        if queue.kept or queue.recovered:
+        if queue.is_internal or queue.recovered:
             return False
         changed = queue.apply_rules(*self.rules_for(queue.name, queue.arguments))
-        if changed and settle:
-            queue.settle_in()
+        if changed and enforce:
+            queue.enforce_rules()
         return changed
 
     def apply_to_exchange(self, exchange: Exchange) -> bool:
@@ -187,7 +185,7 @@ class Policies:
         return alternate != exchange.alternate and exchange.set_alternate(alternate)
 
     def changed(self) -> None:
-        """Rank the policies, and apply them."""
+        """Put changes into effect: rank the policies, and apply them."""
         for operator, by_name in self._rules.items():
             self._ranked[operator] = sorted(by_name.values(), key=lambda rule: rule.rank)
         self.count = sum(map(len, self._ranked.values()))

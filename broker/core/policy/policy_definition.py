@@ -20,7 +20,7 @@ UNITS: Final = {
     "max-length-bytes": "bytes",
     "max-in-memory-bytes": "bytes",
 }
-"""The keys that are a size or a time, and the unit of their number."""
+"""The keys whose values are sizes or times, with the unit of the number."""
 WITH_UNIT: Final = {
     "ms": "a number of milliseconds, or a time such as 30s or 7d",
     "bytes": "a number of bytes, or a size such as 512MiB or 10GB",
@@ -29,7 +29,7 @@ Check = Callable[[Any], bool]
 
 
 def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
-    """Return a definition whose sizes and times are numbers, as RabbitMQ has them.
+    """Return a definition with its sizes and times converted to numbers, as RabbitMQ requires.
 
     Raises: ValueError for the first key that is unknown or has an invalid value.
     """
@@ -50,9 +50,9 @@ def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[s
             with suppress(ValueError):
                 found[key] = size_bytes(value) if unit == "bytes" else duration_ms(value)
         if not _KEYS[key][0](found[key]):
-            said = WITH_UNIT.get(unit, known[key])
+            expected = WITH_UNIT.get(unit, known[key])
             shown = f"'{value}'" if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-            raise ValueError(f"'{key}' should be {said}, not {shown}")
+            raise ValueError(f"'{key}' should be {expected}, not {shown}")
     return found
 
 
@@ -100,7 +100,7 @@ _CHOICES: Final[dict[str, tuple[Any, ...]]] = {
     "queue-leader-locator": ("client-local", "random", "least-leaders", "balanced"),
     "delayed-retry-type": (*RETRY_TYPES, DISABLED),
 }
-# The check of each value, and RabbitMQ's text if it fails.
+# For each key: the check of its value, and RabbitMQ's text for an invalid one.
 _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "message-ttl": (_is_natural, "message TTL"),
     "expires": (_is_positive, "queue expiry"),
@@ -109,7 +109,7 @@ _LIMITS: Final[dict[str, tuple[Check, str]]] = {
     "max-in-memory-length": (_is_natural, "maximum memory in bytes"),
     "max-in-memory-bytes": (_is_natural, "maximum memory in bytes"),
     "delivery-limit": (_is_integer, "delivery limit"),  # RabbitMQ 4: -1 is no limit
-    "overflow": (_one_of(*_CHOICES["overflow"]), "overflow value"),  # RabbitMQ 4: operator too
+    "overflow": (_one_of(*_CHOICES["overflow"]), "overflow value"),  # RabbitMQ 4: in operator policies too
     "target-group-size": (_is_natural, "target group size"),
     "delayed-retry-type": (
         _one_of(*_CHOICES["delayed-retry-type"]),
@@ -125,12 +125,12 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
     "dead-letter-routing-key": (is_short_text, "dead letter routing key"),
     "dead-letter-strategy": (_one_of(*_CHOICES["dead-letter-strategy"]), "dead letter strategy"),
     "consumer-timeout": (_is_positive, "consumer timeout"),
-    "keep-poisoned": (_is_boolean, "keep-poisoned value"),  # of SlotMQ, as the next
+    "keep-poisoned": (_is_boolean, "keep-poisoned value"),  # this and the next: SlotMQ only
     "hold-until-header": (
         _is_due_header,
         f"hold-until-header. Must be NAME or NAME:FORMAT, with one of the formats: {', '.join(DUE_FORMATS)}",
     ),
-    # From here on: known to RabbitMQ and its plugins, stored, and without effect here.
+    # Keys of RabbitMQ and its plugins that are stored and have no effect here.
     "queue-mode": (_one_of(*_CHOICES["queue-mode"]), "queue-mode value"),
     "queue-version": (_one_of(*_CHOICES["queue-version"]), "queue-version value"),
     "queue-leader-locator": (_one_of(*_CHOICES["queue-leader-locator"]), "queue leader locator value"),
@@ -151,10 +151,10 @@ _KEYS: Final[dict[str, tuple[Check, str]]] = {
 _IN_EFFECT: Final = frozenset(
     "message-ttl expires max-length max-length-bytes delivery-limit overflow alternate-exchange dead-letter-exchange "
     "dead-letter-routing-key keep-poisoned consumer-timeout delayed-retry-type delayed-retry-min delayed-retry-max "
-    "hold-until-header dead-letter-strategy".split()  # the last: no dead letter is lost in any case
+    "hold-until-header dead-letter-strategy".split()  # dead letters are at-least-once whatever the strategy
 )
 # RabbitMQ ignores a whole policy when a queue's type does not support one of its keys (unsupported_policies).
-USELESS: Final[dict[str, frozenset[str]]] = {
+UNSUPPORTED: Final[dict[str, frozenset[str]]] = {
     "exchange": frozenset(),
     "classic": frozenset(
         "delivery-limit dead-letter-strategy max-age stream-max-segment-size-bytes queue-leader-locator "
@@ -190,16 +190,16 @@ def check_definition(definition: Any, *, operator: bool) -> None:
 
 def _check_retry(definition: Mapping[str, Any]) -> None:
     """Check the keys that a delayed retry needs. Source: RabbitMQ 4.3, rabbit_quorum_queue. Raises: ValueError."""
-    kind, least = definition.get("delayed-retry-type", DISABLED), definition.get("delayed-retry-min")
-    most = definition.get("delayed-retry-max")
-    if kind != DISABLED and least is None:
+    kind, min_ms = definition.get("delayed-retry-type", DISABLED), definition.get("delayed-retry-min")
+    max_ms = definition.get("delayed-retry-max")
+    if kind != DISABLED and min_ms is None:
         raise ValueError(f"delayed-retry-min is required when delayed-retry-type is {kind}")
-    if least is not None and most is not None and most < least:
-        raise ValueError(f"delayed-retry-max ({most}) must not be smaller than delayed-retry-min ({least})")
+    if min_ms is not None and max_ms is not None and max_ms < min_ms:
+        raise ValueError(f"delayed-retry-max ({max_ms}) must not be smaller than delayed-retry-min ({min_ms})")
 
 
 def _meaning(key: str, check: Check) -> str:
-    """Return a description of a key's value, in plain words."""
+    """Return a short description of the values of a key."""
     if key in _CHOICES:
         return " or ".join(map(str, _CHOICES[key]))
     for one, meaning in _MEANINGS:
@@ -220,7 +220,7 @@ _MEANINGS: Final[tuple[tuple[Check, str], ...]] = (
 )
 KEYS: Final = {key: _meaning(key, check) for key, (check, _words) in _KEYS.items()}
 OPERATOR_KEYS: Final = {key: KEYS[key] for key in _LIMITS}
-"""The keys of policies and of operator policies, and what the value of each is, in plain words."""
+"""The keys of policies and of operator policies, with a short description of their values."""
 
 
 def keys_in_effect(*, operator: bool) -> list[str]:

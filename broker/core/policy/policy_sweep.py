@@ -1,6 +1,6 @@
-"""A change of policies, applied to the queues and exchanges of a vhost one slice per turn of the loop. A hundred
-thousand queues take seconds, and clients are served in between. Every object that a client uses is updated first, so
-that no client can tell that others still wait.
+"""Apply changed policies to the queues and exchanges of a vhost, one slice per turn of the loop. A hundred thousand
+queues take seconds, and clients are served in between. A queue or an exchange that a client uses is updated first, so
+that clients never see the effect of outdated policies.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from broker.core.policy.policy import Policies
 from broker.core.queue.queue import Queue
 from broker.routing.exchange import Exchange
 
-SLICE_UNITS: Final = 200  # of about ten microseconds
-UNITS: Final = 4  # the cost of one queue or exchange under a few policies
-POLICIES_PER_UNIT: Final = 4  # a search takes some microseconds
+SLICE_UNITS: Final = 200  # the most that a slice may take of the turn's share
+UNITS: Final = 4  # the cost of one queue or exchange, without the searches
+POLICIES_PER_UNIT: Final = 4  # policies searched for one unit, at some microseconds each
 
 
 class PolicySweep:
-    """Apply the current policies to the queues and exchanges that existed when they changed. Invariant: ``pending``
-    while objects are left. Objects declared meanwhile get the current policies at once, and another change restarts
-    the sweep. Policies are stored as a whole, so a start sweeps everything again, wherever a sweep was interrupted.
-    Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early with a pattern that ran out of time.
+    """Apply the current policies to the queues and exchanges that existed when the policies changed. Objects that are
+    declared meanwhile get the current policies at once. Another change restarts the sweep, and a start sweeps again.
+    Invariant: ``pending`` is set while queues or exchanges remain.
+    Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early if a search exceeds its time limit.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class PolicySweep:
         self._rerouted = rerouted
         self._queues: dict[str, Queue] = {}
         self._exchanges: dict[str, Exchange] = {}
-        self._unsettled: list[Queue] = []  # have their rules, which are still to be enforced
+        self._unenforced: list[Queue] = []  # queues whose new rules are set and still to be enforced
         self._followers: list[Callable[[], None]] = []
         self.pending = False
         self.slices = 0
@@ -50,7 +50,7 @@ class PolicySweep:
         return len(self._queues) + len(self._exchanges)
 
     def begin(self, queues: Mapping[str, Queue], exchanges: Mapping[str, Exchange]) -> None:
-        """Begin to apply the policies, with the first slice at once, which is enough for a small vhost."""
+        """Start to apply the policies, with the first slice at once: a small vhost needs no other."""
         self._queues = dict(queues)
         self._exchanges = dict(exchanges)
         self.pending = True
@@ -58,28 +58,27 @@ class PolicySweep:
         self.turn()
 
     def follow(self, done: Callable[[], None]) -> None:
-        """Call `done` when everything follows the policies, including changes made meanwhile."""
+        """Call `done` when the sweep ends, which further changes of policies may delay."""
         if self.pending:
             self._followers.append(done)
         else:
             done()
 
     def update(self, queue: Queue) -> None:
-        """Apply the policies now to a queue that a client uses."""
+        """Apply the policies to a queue now, because a client uses it."""
         if self._queues.pop(queue.name, None) is queue:
             self._policies.apply_to_queue(queue)
 
     def update_rules(self, queues: Iterable[Queue]) -> None:
-        """Set the rules now of the queues to which a message was routed.
-
-        A later turn drops what exceeds them: the queues may be in the middle of taking messages.
+        """Set the rules of queues to which a message was routed. A later turn enforces them, because the queues may be
+        in the middle of accepting messages.
         """
         for queue in queues:
-            if self._queues.pop(queue.name, None) is queue and self._policies.apply_to_queue(queue, settle=False):
-                self._unsettled.append(queue)
+            if self._queues.pop(queue.name, None) is queue and self._policies.apply_to_queue(queue, enforce=False):
+                self._unenforced.append(queue)
 
     def update_exchange(self, exchange: Exchange) -> None:
-        """Apply the policies now to an exchange that a client uses."""
+        """Apply the policies to an exchange now, because a client uses it."""
         if self._exchanges.pop(exchange.name, None) is exchange:
             if self._policies.apply_to_exchange(exchange):
                 self._rerouted(exchange.name)
@@ -93,13 +92,13 @@ class PolicySweep:
         units = UNITS + policies.count // POLICIES_PER_UNIT
         timeouts = policies.timeouts
         deadlines = self._deadlines
-        floor = max(deadlines.left - SLICE_UNITS, 0)
+        floor = max(deadlines.units_left - SLICE_UNITS, 0)
         spent = 0
-        over = False
-        while not over and deadlines.left - spent > floor and policies.timeouts == timeouts:
+        complete = False
+        while not complete and deadlines.units_left - spent > floor and policies.timeouts == timeouts:
             spent += units
-            if self._unsettled:
-                self._unsettled.pop().settle_in()
+            if self._unenforced:
+                self._unenforced.pop().enforce_rules()
             elif self._exchanges:
                 name, exchange = self._exchanges.popitem()
                 if policies.apply_to_exchange(exchange):
@@ -111,16 +110,15 @@ class PolicySweep:
                 if not queue.deleted:
                     policies.apply_to_queue(queue)
             else:
-                over = True
+                complete = True
         deadlines.spend(spent)
-        if over:
+        if complete:
             self._end()
         else:
             deadlines.next_turn(self, self.turn)
 
     def end(self) -> None:
-        """Stop the sweep, because the vhost is deleted."""
-        self._queues, self._exchanges, self._unsettled = {}, {}, []
+        self._queues, self._exchanges, self._unenforced = {}, {}, []
         self._rerouted = lambda _name: None
         self._end()
 

@@ -1,1 +1,1 @@
-"""Messages on their way into queues: resolved routes, posting, dead letters, direct replies, producer sequences."""
+"""The publish path into queues: resolved routes, posting, dead letters, direct replies and producer sequences."""

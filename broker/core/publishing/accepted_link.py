@@ -1,9 +1,9 @@
 """Overlay links opened by other brokers: the connection between a channel and the overlay.
 
-The other broker consumes from amq.slotmq.overlay without acknowledging, and names itself and the broker that it wants
-in the arguments. It gets a first, empty message, whose routing key is a random name. What it publishes to that name
-through the default exchange reaches the link without a queue, as an answer reaches its requester. The messages of a
-link have their own size limit in both directions; longer packets are split.
+The other broker consumes from amq.slotmq.overlay without acks; the arguments name itself and the broker that it wants
+to reach. The first delivery is empty, and its routing key is a random name. Messages that the other broker publishes to
+that name through the default exchange are passed to the link without a queue, as in direct reply-to. The messages of a
+link have their own size limit in both directions; larger packets are split.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ class LinkEnd(Protocol):
         """Handle a message of the other broker."""
 
     def lost(self) -> None:
-        """Handle the end of the link by the other broker."""
+        """Handle the end of the link."""
 
 
 class LinkClosed(ChannelError):
-    """Closes the channel of a link. The text has no error name in front, because the other broker logs it unchanged."""
+    """Closes the channel of a link. The text has no prefix such as PRECONDITION_FAILED: the other broker logs it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(406, text)
@@ -44,7 +44,7 @@ class LinkClosed(ChannelError):
 
 
 class AcceptedLink:
-    """Send messages to the broker at the other end, and handle those that it publishes to `name`."""
+    """Send messages to the other broker, and handle the messages that it publishes to `name`."""
 
     def __init__(self, channel: Channel, window: OutputWindow, tag: str, name: str) -> None:
         self._channel = channel
@@ -60,30 +60,26 @@ class AcceptedLink:
         return self._window.has_room()
 
     def begin(self, end: LinkEnd) -> None:
-        """Start to pass arriving messages to the overlay."""
+        """Pass arriving messages to the overlay from now on."""
         self._end = end
 
     def end(self) -> None:
-        """Tell the overlay that the other broker cancelled, or that the channel is closed."""
+        """Notify the overlay that the other broker has cancelled its consumer, or that the channel is closed."""
         if self._end is not None:
             end, self._end = self._end, None
             end.lost()
 
     def deliver(self, _envelope: Envelope, _header: bytes, body: bytes) -> None:
-        """Handle a message of the other broker."""
         if self._end is not None:
             self._end.take(body)
 
     def carry(self, body: bytes) -> None:
-        """Send a message."""
         self._last_tag += 1
         deliver = BasicDeliver(self.tag, self._last_tag, False, "", self.name)
         self._channel.send_content(deliver, HEADER.pack(CLASS, 0, len(body), 0), body)
 
     def close(self, text: str) -> None:
-        """Close the channel with the reason, because the link ends or the overlay refuses a message of the other
-        broker.
-        """
+        """Close the channel with a reason."""
         self._channel.begin_closing(LinkClosed(text))
 
 

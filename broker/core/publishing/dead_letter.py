@@ -1,4 +1,4 @@
-"""Dead letters: messages that a queue dropped, published again to the queue's dead letter exchange.
+"""Dead letters: messages that a queue dropped, and that are republished to the queue's dead letter exchange.
 
 Source: RabbitMQ 4.3, rabbit_dead_letter:publish/5.
 """
@@ -30,16 +30,15 @@ from broker.routing.exchange import Exchange
 
 _log = get_logger()
 
-BURIAL_SHARE: Final = 4  # units of the turn's share for a dead letter, and again for each death in its header
+DEATH_UNITS: Final = 4  # units of the turn's share for a dead letter, and for each death in its header
 
 
 class DeadLetters:
-    """Publish the dead letters of one vhost. A dead letter may push another message out of a full queue, and that one a
-    third. They are kept in a list instead of on the stack, and all are published before the outermost `dead_letter`
-    returns.
+    """Publish the dead letters of one vhost. A dead letter may drop another message from a full queue, which is also
+    dead-lettered, and so on. A list avoids the recursion, and all are published before the outermost call returns.
     Invariant: the caller settles a message after `dead_letter`, and settlements are logged at the end of the loop turn.
-        So a dead letter's record precedes the record of its source's settlement: a crash may duplicate a message, but
-        never loses one.
+        So the record of a dead letter precedes the settlement of its source: a crash may duplicate a message, but loses
+        none.
     """
 
     def __init__(
@@ -53,7 +52,7 @@ class DeadLetters:
         hold: Callable[[Exchange, Message, int], None],
         tally: VhostTally,
     ) -> None:
-        """`hold` holds a message of an exchange for a number of milliseconds."""
+        """`hold` delays a message of an exchange by a number of milliseconds."""
         self._vhost_name = vhost_name
         self._exchanges = exchanges
         self._hold = hold
@@ -61,29 +60,27 @@ class DeadLetters:
         self._replies = replies
         self._poster = poster
         self._deadlines = deadlines
-        self._burying = False
+        self._publishing = False
         self._waiting: deque[tuple[LevelOwner, Message, str]] = deque()
         self._envelopes = EnvelopeCache()
 
     def dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
-        """Publish a message of a queue to the queue's dead letter exchange; without one, only a poisoned message is
-        kept.
+        """Publish a message to its queue's dead letter exchange, or a poisoned message of a queue without one to the
+        queue of poisoned messages. The body must be in memory. A message that reaches no queue is dropped silently.
 
-        The body must be in memory. A message for an exchange that does not exist, or leads nowhere, is dropped
-        silently.
         Shapes: `reason` is rejected, expired, maxlen or delivery_limit.
         """
         if queue.rules.dead_letter_exchange is None and reason != POISON:
             return
         self._waiting.append((queue, message, reason))
-        if self._burying:
+        if self._publishing:
             return
-        self._burying = True
+        self._publishing = True
         try:
             while self._waiting:
                 self._publish(*self._waiting.popleft())
         finally:
-            self._burying = False
+            self._publishing = False
             self._waiting.clear()
 
     def _publish(self, queue: LevelOwner, message: Message, reason: str) -> None:
@@ -97,18 +94,18 @@ class DeadLetters:
         source = message.envelope
         headers = read_headers(message.header, X_DEATH, "CC")
         keys = (source.key, *carbon_copies(headers, source.key))
-        # The facts say whether the message expires; the text is the publisher's own.
+        # The facts state whether the message expires; the header has the publisher's own text.
         expiration = None if message.facts.expiration_ms is None else read_text(message.header, "expiration")
         changes = record_death(headers, Death(queue.name, reason, source.exchange, keys, expiration, time_s))
-        self._deadlines.spend(BURIAL_SHARE * (1 + len(changes[X_DEATH])))
+        self._deadlines.spend(DEATH_UNITS * (1 + len(changes[X_DEATH])))
         dropped = ["BCC"]
         key = poisoned_name(queue.name) if rules.dead_letter_exchange is None else rules.dead_letter_key
         if key is not None:
             keys = (key,)
             if key == source.key:
-                dropped.append("CC")  # nothing else would tell the next death that the copies have ended
+                dropped.append("CC")  # otherwise `carbon_copies` would return its keys for the dead letter
         header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
-        facts = facts_behind(message.facts, header)
+        facts = facts_of_dead_letter(message.facts, header)
         envelope, body = self._envelopes.of(exchange.name, keys[0]), message.body
         delay_ms = delay_of(facts.delay) if exchange.delayed else None
         if delay_ms is not None:
@@ -123,9 +120,7 @@ class DeadLetters:
             self._poster.post(new_message(envelope, header, body, facts, now_ms, len(queues)), queues)
 
     def _answer(self, keys: tuple[str, ...], envelope: Envelope, header: bytes, body: bytes) -> tuple[str, ...]:
-        """Deliver the dead letter to the reply consumers among these keys, and return the other keys, which are queue
-        names.
-        """
+        """Deliver the dead letter to the reply consumers that the keys name, and return the other keys."""
         for key in keys:
             waiting = self._replies.find(key)
             if waiting is not None:
@@ -136,19 +131,19 @@ class DeadLetters:
         self, source: LevelOwner, queues: Sequence[Queue], events: Sequence[dict[str, Any]]
     ) -> tuple[Queue, ...]:
         """Return the queues that the message may enter without a cycle."""
-        straight = tuple(queue for queue in queues if not is_cycle(queue.name, events))
-        if len(straight) < len(queues):
+        allowed = tuple(queue for queue in queues if not is_cycle(queue.name, events))
+        if len(allowed) < len(queues):
             for queue in queues:
-                if queue not in straight:
+                if queue not in allowed:
                     cycle = [queue.name, *past_queues(events)]
                     _log.warning("dead_letter.dropped", vhost=self._vhost_name, queue=source.name, cycle=cycle)
-        return straight
+        return allowed
 
 
-def facts_behind(facts: HeaderFacts, header: bytes) -> HeaderFacts:
+def facts_of_dead_letter(facts: HeaderFacts, header: bytes) -> HeaderFacts:
     """Return the facts of the header of a dead letter, given those of its message.
 
-    The cache of facts would not help: the time of death makes nearly every header a new one.
+    They are not cached, because the time of death makes nearly every header unique.
     """
     if facts.special:
         return measure_header(header, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX)

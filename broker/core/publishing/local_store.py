@@ -1,4 +1,4 @@
-"""The store of a standalone broker: ids from its slot managers, records in its own log."""
+"""The message store of a standalone broker: message ids from its slot managers, records in its own log."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class LocalStore(MessageStore):
 
     @property
     def unwritten_bytes(self) -> int:
-        """Bytes of records that are not committed yet."""
+        """The number of octets of records that are not committed yet."""
         return self._recorder.log.pending_bytes
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context whose accepted and settled messages survive a crash together or not at all."""
+        """Return a context whose accepted and settled messages all survive a crash, or none of them."""
         return self._recorder.log.group()
 
     def accept(
@@ -52,15 +52,15 @@ class LocalStore(MessageStore):
     ) -> None:
         """Assign ids to messages, append a record for each that needs one, and append them to their levels. HOT.
 
-        Cost: one record per message whatever its fan-out; slots are counted and workers woken once per level and group
-            of messages in a row with the same levels.
+        Cost: one record per message whatever its fan-out; for consecutive messages with equal levels, slots are counted
+            and workers woken once per level.
         """
         persistent = messages[0].facts.persistent
         start = 0
         last = len(targets) - 1
         for place, target in enumerate(targets):
             if place < last and _equal(target.levels, targets[place + 1].levels):
-                continue  # another key with the same levels
+                continue  # the next routing key has the same levels: accept its messages together
             stop = stops[place]
             recorded = target.durable if persistent else target.persisting
             others = target.transient if persistent else target.passing
@@ -73,7 +73,7 @@ class LocalStore(MessageStore):
                     level.append_one(lone)
             elif others:
                 if recorded and not persistent:
-                    # A copy has no record: what a durable level keeps without one must not point to another's.
+                    # Copies have no record: these levels must not refer to the record of the other levels.
                     group = [message.copy() for message in group]
                 charge_bytes = charge_of(group)
                 for level in others:
@@ -81,7 +81,7 @@ class LocalStore(MessageStore):
             start = stop
 
     def _append_recorded(self, group: list[Message], recorded: Sequence[Level], number: bytes) -> None:
-        """Append one record per message for all its levels, and the messages to each of them. HOT."""
+        """Append one record per message for all its levels, and append the messages to the levels. HOT."""
         recorder = self._recorder
         flags = PERSISTENT if group[0].facts.persistent else 0
         for level in recorded:
@@ -102,7 +102,7 @@ class LocalStore(MessageStore):
             level.append(group, charge_bytes, recorded=True)
 
     def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
-        """Append the record of a message that enters its levels later, with the next id of each level."""
+        """Append the record of a message that enters its levels later; its ids are the next ids of the levels."""
         last = recorded[-1]
         flags = PERSISTENT if message.facts.persistent else 0
         targets = number + _targets_before(recorded, 0) + last.octets
@@ -110,12 +110,12 @@ class LocalStore(MessageStore):
 
 
 def _targets_before(recorded: Sequence[Level], offset: int) -> bytes:
-    """Return all targets of a record but the last; each has the id that its level will give after `offset` others."""
+    """Return all targets of a record except the last, each with the id that is `offset` after the level's next one."""
     return b"".join([pack_target(level.number, level.manager.next_id + offset) for level in recorded[:-1]])
 
 
 def _equal(one: tuple[Level, ...], other: tuple[Level, ...]) -> bool:
-    """Return whether two routes lead to the same levels; most lead to a single one."""
+    """Return whether two tuples of levels are equal; most have a single level."""
     if len(one) == 1 and len(other) == 1:
         return one[0] is other[0]
     return one == other

@@ -1,5 +1,5 @@
-"""The port between core and the message store. A standalone broker has a `LocalStore`, a node of a cluster a shared
-store. Core knows messages and levels; segments, positions and calls of a database stay in the store.
+"""The interface of the message store: a standalone broker has a `LocalStore`, a node of a cluster a shared store. Log
+segments and database calls are hidden behind it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ UNROUTED: Final = Route(())
 
 
 class Targets(ResolvedPublish):
-    """The levels of a message, split by whether they need a record of it; most come from a cached route.
+    """The levels that a message enters, split by whether they need a record of it; most are cached with a route.
 
-    Shapes: ``durable`` need a record of a persistent message, ``transient`` are the others; ``persisting`` need a
-        record of a transient message too, ``passing`` are the others.
+    Shapes: the ``durable`` levels need a record of a persistent message, the ``transient`` ones do not. The
+        ``persisting`` levels need a record of a transient message too, the ``passing`` ones do not.
     """
 
     __slots__ = ("durable", "levels", "passing", "persisting", "transient")
@@ -32,7 +32,7 @@ class Targets(ResolvedPublish):
         super().__init__(route)
         self.levels = levels
         only = levels[0] if len(levels) == 1 else None
-        if only is not None:  # the usual case; the code below gives the same result at five times the cost
+        if only is not None:  # the usual case, at a fifth of the cost of the code below
             self.durable = levels if only.durable else ()
             self.transient = () if only.durable else levels
             self.persisting = levels if only.persists_all else ()
@@ -40,7 +40,7 @@ class Targets(ResolvedPublish):
             return
         durable = tuple([level for level in levels if level.durable])
         persisting = tuple([level for level in durable if level.persists_all])
-        self.durable = levels if len(durable) == len(levels) else durable  # usually they are the same
+        self.durable = levels if len(durable) == len(levels) else durable  # share one tuple if possible
         self.transient = tuple([level for level in levels if not level.durable]) if durable else levels
         self.persisting = persisting
         self.passing = tuple([level for level in levels if not level.persists_all]) if persisting else levels
@@ -49,9 +49,9 @@ class Targets(ResolvedPublish):
 class MessageStore:
     """Accept runs of messages for the levels of one vhost.
 
-    Shapes: ``enters_later`` says whether a message may be recorded before it enters its levels, ``refuses_later``
-        whether accepted messages may still be refused. ``origin`` is the publisher whose message is being posted, and
-        its number, if it waits for a confirm.
+    Shapes: ``enters_later`` is set if a message may be recorded before it enters its levels, ``refuses_later`` if
+        accepted messages may still be refused. ``origin`` is the publisher of the message that is being posted, and
+        the message's number, if the publisher waits for a confirm.
     """
 
     enters_later: bool = True
@@ -67,17 +67,17 @@ class MessageStore:
     @property
     @abstractmethod
     def progress(self) -> int:
-        """A number that grows with accepted work: if it has not changed, a confirm has nothing new to wait for."""
+        """A number that grows with accepted work: while it does not change, there is nothing new to wait for."""
 
     @property
     @abstractmethod
     def needs_sync(self) -> bool:
-        """Whether something was accepted that no confirm may follow yet."""
+        """Whether accepted work must be synced or committed before it can be confirmed."""
 
     @property
     @abstractmethod
     def unwritten_bytes(self) -> int:
-        """Accepted bytes that are not committed yet."""
+        """The number of accepted octets that are not committed yet."""
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
@@ -92,18 +92,19 @@ class MessageStore:
         number: bytes = b"",
         confirms: ConfirmedPublishes | None = None,
     ) -> None:
-        """Put a run of messages into their levels, in order. HOT.
+        """Add a run of messages to their levels, in order. HOT.
 
         It returns no ids, because a shared store knows them only after its commit.
-        Shapes: ``targets[n]`` are those of the messages up to place ``stops[n]``; all messages are persistent or none
-            is. `number` is what a producer's sequence or a due time adds to the targets of each message. `confirms` is
-            about to number the messages, one after another; only a store that refuses later needs it.
+        Shapes: ``targets[n]`` are the targets of the messages before index ``stops[n]`` that no earlier targets cover.
+            All messages are persistent or none is. `number` is prepended to the targets in each record: a producer's
+            sequence number or a due time. `confirms` numbers the messages afterwards, consecutively; only a store that
+            refuses later needs it.
         """
 
     def accept_one(self, message: Message, level: Level, due_ms: int, number: bytes) -> tuple[Slot, int]:
-        """Put a message into a level of a standalone store, as `accept` does, and return its slot and index there.
+        """Add a message to a level of a standalone store, as `accept` does, and return its slot and index.
 
-        Units: `due_ms` is the moment at which it is due, 0 for one that is not delayed.
+        Units: `due_ms` is the moment at which the message is due, 0 if it is not delayed.
         """
         self.accept([message], [Targets((level,))], [1], number + due_target(due_ms) if due_ms else number)
         manager = level.manager
@@ -112,7 +113,7 @@ class MessageStore:
         return slot, message_id - slot.first
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Record that a message was published again under a number already used, which a store may still refuse."""
+        """Record that a message was sent again with the number of an earlier publish, which a store may refuse yet."""
 
     def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
         """Append the record of a message that enters its levels later; only for stores with ``enters_later``."""

@@ -1,7 +1,5 @@
-"""Posting: add one message, with any properties, to queues that have rules.
-
-The slow path of a publish, transactions, dead letters, delayed messages and moves post; a publish to plain queues goes
-to the store directly.
+"""Posting: add one message, with any properties, to queues that may have rules. Publishes on the slow path,
+transactions, dead letters, delayed messages and moves are posted; publishes to plain queues are not.
 """
 
 from __future__ import annotations
@@ -19,7 +17,7 @@ from broker.core.queue.queue import Queue
 
 
 def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
-    """Return whether every existing queue would accept a message; none of them dead-letters it."""
+    """Return whether all queues that still exist would accept a message; if not, the message is not dead-lettered."""
     return all(queue.deleted or queue.plain or queue.admits(message, dead_letter=False) for queue in queues)
 
 
@@ -32,18 +30,18 @@ class Poster:
         self._wide = wide
 
     def post(self, message: Message, queues: Sequence[Queue], *, admitted: bool = False, number: bytes = b"") -> bool:
-        """Add a message to its queues and return whether all of them accepted it.
+        """Add a message to its queues and return whether no queue refused it.
 
-        Very many queues are entered over several turns of the loop. A full queue that rejects publishes refuses the
-        message; the others still accept it, as in RabbitMQ. Deleted queues are skipped, as are those that drop it as a
-        duplicate. With `admitted` the queues are not checked for room, because the caller has done so. `number` is what
-        a producer's sequence or a due time adds to the targets of the record.
+        A message for very many queues enters them over several turns of the loop. A full queue that rejects publishes
+        refuses the message; the other queues still accept it, as in RabbitMQ. Deleted queues are skipped, and queues
+        that have a duplicate. With `admitted`, queues are not checked for room, because the caller has done so.
+        `number` is prepended to the targets in the record: a producer's sequence number or a due time.
         """
         if self._sweep.pending:
             self._sweep.update_rules(queues)
         takers: list[Queue] = []
         noting: list[Queue] = []
-        waiting: list[tuple[Queue, int]] = []  # the queues that hold it until it is due
+        waiting: list[tuple[Queue, int]] = []  # queues that hold the message, and when it is due there
         seen: list[SeenQueue] = []
         refused = False
         for queue in queues:
@@ -54,7 +52,7 @@ class Poster:
             elif queue.duplicates is not None and queue.repeats(message):
                 if isinstance(queue, SeenQueue):
                     if not takers and not waiting and queue.stops(value_of(message)):
-                        return True  # another message of its transaction was the first with the value
+                        return True  # an earlier message of the transaction has the same value
                     seen.append(queue)
             elif not admitted and not queue.admits(message):
                 refused = True
@@ -70,13 +68,13 @@ class Poster:
                 self._enter_all(message, takers, noting)
         elif takers:
             self._enter_all(message, takers, noting, number)
-        if not refused:  # a message that its publisher sends again must not be known
+        if not refused:  # the publisher may send a refused message again: it must not count as a duplicate
             for queue in seen:
                 self._enter(queue.noted(message), (queue,), (queue,))
         return not refused
 
     def post_run(self, messages: list[Message], queue: Queue) -> None:
-        """Post messages to one queue in their order. Cost: one step for those in a row that share their properties."""
+        """Post messages to one queue in their order. Cost: one step for consecutive ones with equal properties."""
         if self._sweep.pending:
             self._sweep.update_rules((queue,))
         start = 0
@@ -93,10 +91,10 @@ class Poster:
             start = stop
 
     def _hold(self, message: Message, waiting: Sequence[tuple[Queue, int]], number: bytes) -> None:
-        """Have queues hold a message until it is due, and apply their limits."""
+        """Add a message to the holding levels of queues until it is due, and enforce the queues' limits."""
         for queue, due_ms in waiting:
             queue.keep_until(message, due_ms, number=number)
-            number = b""  # it counts once
+            number = b""  # a producer's number is recorded once
             queue.enforce()
 
     def _enter_all(
@@ -109,7 +107,7 @@ class Poster:
             self._enter(message, takers, noting, number)
 
     def _enter(self, message: Message, queues: Sequence[Queue], noting: Sequence[Queue], number: bytes = b"") -> None:
-        """Add a message to queues that accept it, and apply their rules. `noting` are the deduplicating queues."""
+        """Add a message to queues that accept it, and apply their rules. `noting` are those that deduplicate."""
         targets = Targets(tuple([queue.level_for(message) for queue in queues]))
         self._store.accept([message], [targets], [1], number)
         for queue in noting:

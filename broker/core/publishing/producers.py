@@ -1,8 +1,8 @@
 """Producers: publishers that number their messages, so that each number is published once, however often it is sent.
 
-A producer has a name, which belongs to the user that used it first, and a number of its own. This number and the
-sequence are in the record of each of its messages, so message and sequence are in the log together or not at all. The
-broker also has internal producers, each of which records the position that the broker has reached in a level.
+A producer has a name, which belongs to the user that used it first, and an id. The record of a message contains the
+producer's id and the message's sequence number, so both are in the log together with the message or not at all. The
+broker also has producers of its own: each records the position that the broker has reached in a stream.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from broker.core.publishing.sequences import OwnSequence, Room, Sequences, block
 from broker.store.record import PRODUCER, TARGET
 
 DAY_MS: Final = 86_400_000
-LOOKS_PER_EXPIRY: Final = 16  # searches for expired producers during one expiry time
-BLOCKS_PER_CHANGE: Final = 64  # a change is encoded in one piece, without a pause for other work
+CHECKS_PER_EXPIRY: Final = 16  # searches for expired producers during one expiry time
+BLOCKS_PER_CHANGE: Final = 64  # a limit on the time for which the encoding of one change holds the interpreter lock
 
 Change = dict[str, Any]
-_LOOK: Final = ("producers", "look")  # the key of the one deadline
+_CHECK: Final = ("producers", "check")  # the key of the deadline
 pack_target: Final = TARGET.pack
 NOBODY: Final = ""  # the owner of the broker's own producers
 
@@ -39,8 +39,8 @@ class ProducerLimits:
 class Producer:
     """One producer of a vhost.
 
-    Invariant: no other producer ever has the same ``number``. With the bit PRODUCER it is ``mark``, which names the
-        producer in a record's targets.
+    Invariant: ``number`` is never reused for another producer. ``mark``, which is ``number`` with the bit PRODUCER,
+        identifies the producer in the targets of a record.
     """
 
     __slots__ = ("claimed_ms", "forgotten", "mark", "name", "number", "owner", "sequences")
@@ -56,23 +56,21 @@ class Producer:
 
     @property
     def reached(self) -> int:
-        """The highest number that a producer of the broker itself has used, -1 at first."""
+        """The highest number that one of the broker's own producers has used, -1 at first."""
         assert isinstance(self.sequences, OwnSequence)
         return self.sequences.highest
 
     def forget(self) -> None:
-        """End the producer: its name may be claimed again."""
+        """Record that the producer was discarded: its name may be claimed again."""
         self.forgotten = True
 
     def target(self, sequence: int) -> bytes:
-        """Return the bytes that precede the targets in a numbered message's record."""
+        """Return the octets that precede the targets in the record of a numbered message."""
         return pack_target(self.mark, sequence)
 
 
 class Producers:
-    """Hold the producers of a vhost by name. Invariant: `journal` is notified of a producer before a record names its
-    number.
-    """
+    """Store the producers of a vhost by name. Invariant: a producer is journaled before a record has its number."""
 
     def __init__(
         self,
@@ -90,21 +88,20 @@ class Producers:
         self._names: dict[int, str] = {}  # by mark
         self._next_number = 1
         self._room = Room()
-        self._full_until_ms = 0  # set when there was no room: no block expires before that moment
-        self._told_ms = 0  # the moment of the last snapshot
+        self._full_until_ms = 0  # set when the memory is used up: no block expires before that moment
+        self._snapshot_ms = 0  # the moment of the last snapshot
 
     @property
     def vhost_name(self) -> str:
-        """The name of the vhost."""
         return self._vhost_name
 
     def require(self, name: str, user_name: str) -> None:
         """Check that a user's publish may use a producer. Raises: Postponed while another node of a cluster has it."""
 
     def of(self, name: str, user_name: str) -> Producer:
-        """Return the producer with a name; a new one belongs to this user.
+        """Return the producer with a name; a new one belongs to the user.
 
-        Raises: ChannelError 403 when it belongs to another user, 406 at the limit.
+        Raises: ChannelError 403 if it belongs to another user, 406 if the limit is reached.
         """
         producer = self._by_name.get(name)
         if producer is None:
@@ -116,29 +113,29 @@ class Producers:
         return producer
 
     def own(self, name: str) -> Producer:
-        """Return a producer of the broker itself, claiming it if necessary. Shapes: its name begins with `amq.`."""
+        """Return one of the broker's own producers, claiming it if necessary. Shapes: its name begins with `amq.`."""
         producer = self._by_name.get(name)
         return self._claim_now(name, NOBODY) if producer is None else producer
 
     def disown(self, producer: Producer) -> None:
-        """Forget a producer, for good with the next checkpoint."""
+        """Discard a producer, permanently with the next checkpoint."""
         producer.forget()
         del self._by_name[producer.name]
         del self._names[producer.mark]
 
     def owned_by_broker(self) -> list[Producer]:
-        """Return the producers of the broker itself. Cost: all producers."""
+        """Return the broker's own producers. Cost: O(producers)."""
         return [producer for producer in self._by_name.values() if producer.owner == NOBODY]
 
     def advance(self, producer: Producer, upto: int) -> None:
-        """Record that a producer of the broker itself has used all numbers up to one, whatever the log has of them."""
+        """Record that one of the broker's own producers has used all numbers up to `upto`."""
         producer.sequences.add(upto, self._clock.now_ms)
         self._journal({"change": "producer_used", "producer": producer.number, "runs": [[upto, upto + 1]]})
 
     def check_room(self, producer: Producer, sequence: int) -> None:
-        """Check that there is room for a number. Raises: ChannelError 406.
+        """Check that there is memory for a number. Raises: ChannelError 406.
 
-        Cost: O(blocks), unless no block can have expired since the last check.
+        Cost: O(1); O(blocks) if the memory is used up and blocks may have expired since the last check.
         """
         if block_of(sequence) in producer.sequences.blocks or self._room.used_bytes < self._limits.max_bytes:
             return
@@ -155,8 +152,8 @@ class Producers:
             )
 
     def forget_unused(self, but: Producer | None = None) -> None:
-        """Discard producers and numbers that were not used within the expiry, and check again later. The producer `but`
-        is about to be used, so only its numbers are discarded.
+        """Discard producers and numbers that were not used within the expiry, and schedule the next check. The producer
+        `but` is about to be used, so only its numbers are discarded.
         """
         now_ms, expiry_ms = self._clock.now_ms, self._limits.expiry_ms
         for producer in list(self._by_name.values()):
@@ -165,14 +162,13 @@ class Producers:
             if producer is not but and unused and producer.claimed_ms < now_ms - expiry_ms:
                 self.disown(producer)
         if self._by_name:
-            self._look_again()
+            self._schedule_check()
 
-    def _look_again(self) -> None:
-        at_ms = self._clock.now_ms + self._limits.expiry_ms // LOOKS_PER_EXPIRY + 1
-        self._deadlines.set(_LOOK, at_ms, self.forget_unused)
+    def _schedule_check(self) -> None:
+        at_ms = self._clock.now_ms + self._limits.expiry_ms // CHECKS_PER_EXPIRY + 1
+        self._deadlines.set(_CHECK, at_ms, self.forget_unused)
 
     def name_of(self, mark: int) -> str:
-        """Return the name of a producer by its mark."""
         return self._names[mark]
 
     def _claim(self, name: str, user_name: str) -> Producer:
@@ -197,23 +193,23 @@ class Producers:
         self._next_number = max(self._next_number, number + 1)
         producer = self._by_name[name] = Producer(name, owner, number, claimed_ms, self._room)
         self._names[producer.mark] = name
-        if self._deadlines.at_ms(_LOOK) is None:
-            self._look_again()
+        if self._deadlines.at_ms(_CHECK) is None:
+            self._schedule_check()
         return producer
 
-    # -- written down -------------------------------------------------------------------------------------------------
+    # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Callable[[], Iterator[Change]]:
-        """Return a function that yields the changes which make the producers of this moment, later and in a thread.
+        """Return a function that yields the changes which create the producers of this moment; a thread may call it.
 
-        Cost: a copy of the bits; numbers that came in order have no bits.
+        Cost: a copy of the bits; numbers that were used in order have no bits.
         """
         next_number = self._next_number
         copies = []
         for producer in self._by_name.values():
-            producer.sequences.shrink(self._told_ms)
+            producer.sequences.shrink(self._snapshot_ms)
             copies.append((producer.number, _claimed(producer), producer.sequences.copy()))
-        self._told_ms = self._clock.now_ms
+        self._snapshot_ms = self._clock.now_ms
 
         def changes() -> Iterator[Change]:
             if next_number > 1:
@@ -227,9 +223,9 @@ class Producers:
         return changes
 
     def restore(self, changes: list[Change]) -> None:
-        """Restore the producers from the store's changes.
+        """Restore the producers from the changes in the store.
 
-        Numbers used since the last checkpoint count as used now, because the log does not have the time.
+        Numbers used since the last checkpoint count as used now, because the log does not contain the time.
         """
         by_number: dict[int, Producer] = {}
         now_ms = self._clock.now_ms
@@ -242,7 +238,7 @@ class Producers:
             elif kind == "producer_numbers":
                 self._next_number = max(self._next_number, change["next"])
             elif (producer := by_number.get(change["producer"])) is None:
-                continue  # it was forgotten meanwhile
+                continue  # the producer was discarded
             elif kind == "producer_blocks":
                 for block in change["blocks"]:
                     producer.sequences.read(block)

@@ -15,18 +15,17 @@ from broker.routing.cache import ResolvedPublish
 from broker.routing.exchange import Exchange, ExchangeTally
 from broker.routing.route import Route
 
-PRIORITIES_KEPT: Final = 4  # priorities whose routes an entry keeps
-WIDE_QUEUES: Final = 1000  # a publish to at least this many queues is charged by its queues
+PRIORITIES_KEPT: Final = 4  # priorities whose routes an entry caches
+WIDE_QUEUES: Final = 1000  # a publish to at least this many queues enters them over several turns
 
 
 class PublishTarget(ResolvedPublish):
-    """An exchange to which one user may publish: it exists, is not internal, and the rights were checked.
+    """An exchange to which a user may publish: it exists, is not internal, and the user has the right to write to it.
 
-    ``narrowed`` means that rights to the routing key must be checked too; ``plain`` that only the exchange's own
-    bindings and the routing key decide the queues; ``nowhere`` is the entry of a publish that has no queues and is not
-    returned.
-    Invariant: valid while ``route.live``, the standing one of the exchange, and until the vhost drops its publish
-        caches.
+    ``narrowed`` is set if rights to the routing key must be checked too, ``plain`` if the queues depend only on the
+    exchange's own bindings and the routing key. ``nowhere`` is the entry of publishes that are routed to no queue and
+    not returned.
+    Invariant: valid while ``route.live`` is set, and until the vhost drops its publish caches.
     """
 
     __slots__ = ("exchange", "named", "narrowed", "nowhere", "plain", "resource")
@@ -45,14 +44,13 @@ class PublishTarget(ResolvedPublish):
 class PublishEntry(Targets):
     """The resolved route of one basic.publish payload: exchange, rights and target queues, independent of the message.
 
-    While ``straight`` is set it has the levels and the reach of messages without a priority; with ``strict``,
-    `at_priority` has those of others.
-    Units: ``reach`` is the number of queues that get each message, without those of taps; ``tally`` is that of the
-        exchange.
-    Invariant: valid while ``route.live``, and until the vhost drops its publish caches. ``straight`` means that neither
-        the exchange nor a queue depends on the message: all queues are plain, and there is at least one but fewer than
-        WIDE_QUEUES. ``nowhere`` means that there is no queue, and nothing to return. A mandatory message that reaches
-        only the queues of taps is unroutable, so neither of the two is set. Neither is set while the vhost is traced.
+    ``straight`` is set if the targets are the same for all messages: all queues are plain, and there is at least one
+    but fewer than WIDE_QUEUES. Then the levels and ``reach`` are those of messages without a priority; if ``strict`` is
+    set too, `at_priority` returns those of other messages. ``nowhere`` is set if there is no queue, and nothing to
+    return. Neither of the two is set for mandatory messages that reach only queues of taps, which are unroutable, or
+    while the vhost is traced.
+    Units: ``reach`` is the number of queues that get each message, without those of taps.
+    Invariant: valid while ``route.live`` is set, and until the vhost drops its publish caches.
     """
 
     __slots__ = ("_at_priority", "dynamic", "envelope", "exchange", "mandatory", "nowhere", "queues", "reach",
@@ -91,11 +89,11 @@ class PublishEntry(Targets):
         self.envelope = envelope
         self.exchange = exchange
         self.mandatory = mandatory
-        self.dynamic = dynamic  # the headers matter too, so each message is routed separately
+        self.dynamic = dynamic  # the route depends on the headers, so each message is routed separately
         self.queues = queues
         self.reach = reach
         self.tally: ExchangeTally = exchange.tally
-        # Reply consumers are addressed through the default exchange.
+        # Publishes to the default exchange may reach a reply consumer.
         self.nowhere = not queues and not mandatory and not dynamic and envelope.exchange != "" and not traced
         self.straight = straight
         self.strict = strict and priority < 0
@@ -117,5 +115,5 @@ class PublishEntry(Targets):
 
 
 def reach_of(queues: Sequence[Queue]) -> int:
-    """Return the number of queues that get a message, without those of taps."""
+    """Return the number of queues, without those of taps."""
     return len([queue for queue in queues if not queue.is_tap])

@@ -1,7 +1,7 @@
-"""Direct reply-to: RPC answers that go straight to the channel that sent the request, without a queue.
+"""Direct reply-to: replies are sent to the channel that published the request, without a queue.
 
-A channel consumes from ``amq.rabbitmq.reply-to``. In the reply-to of its messages this name is replaced by one unique
-to the channel. A publish to that name through the default exchange reaches the channel.
+A channel consumes from ``amq.rabbitmq.reply-to``. In the reply-to of its messages this name is replaced by a name that
+is unique to the channel. A message published to that name through the default exchange is delivered to the channel.
 Source: RabbitMQ, "Direct Reply-to".
 """
 
@@ -20,17 +20,16 @@ REPLY_PREFIX: Final = DIRECT_REPLY_TO + "."
 
 
 class ReplyTarget(Protocol):
-    """The receiver of answers."""
+    """The receiver of replies."""
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Send one answer."""
+        """Send one reply."""
 
 
 class ReplyConsumer:
-    """Receive the answers for one channel and write them to its connection. Its messages are never in a slot: no queue
-    stores them, and no client could fetch them again. So an answer is delivered when it is published or not at all.
-    Nothing is dropped at high water, as in RabbitMQ: a slow client has as many answers waiting as it has open requests,
-    and the memory alarm bounds a client that keeps sending requests.
+    """Deliver the replies for one channel. No queue stores them: a reply is delivered when it is published, or not at
+    all. As in RabbitMQ, none is dropped if the client reads slowly: it has at most as many replies as open requests
+    waiting, and the memory alarm blocks a client that keeps sending requests.
     Shapes: ``name`` is random, so that no other client can guess it.
     """
 
@@ -41,23 +40,23 @@ class ReplyConsumer:
         self._unacked = unacked
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Send one answer. It uses up a delivery tag, like every delivery that needs no ack."""
+        """Send one reply, with the next delivery tag, like every delivery that needs no ack."""
         tag = self._unacked.skip_tag()
         deliver = BasicDeliver(self.tag, tag, False, envelope.exchange, envelope.key)
         self._channel.send_content(deliver, header, body)
 
 
 class ReplyConsumers(dict[str, ReplyTarget]):
-    """Hold the reply consumers of one vhost, by name."""
+    """The reply consumers of one vhost, by name."""
 
     def new_name(self, new_name: Callable[[str], str]) -> str:
         """Return a name that no client can guess; `new_name` appends random characters."""
         return new_name(new_name(REPLY_PREFIX) + ".")
 
     def find(self, name: str) -> ReplyTarget | None:
-        """Return the reply consumer with a name, None if there is none."""
+        """Return the reply consumer with a name; in a cluster, it may be on another node."""
         return self.get(name)
 
-    def living(self, name: str) -> bool:
-        """Return whether a channel waits for answers under a name; the common name always counts as one."""
+    def exists(self, name: str) -> bool:
+        """Return whether a channel receives replies under a name; the common name always exists."""
         return name == DIRECT_REPLY_TO or self.find(name) is not None

@@ -1,4 +1,4 @@
-"""The interface of a vhost's retained messages for publishers and operators, wherever they are stored."""
+"""The interface of a vhost's store of retained messages for publishers and operators."""
 
 from __future__ import annotations
 
@@ -35,24 +35,24 @@ class Retainer(Protocol):
     def expires_ms(self, key: str) -> int: ...
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
-        """Return the reason why a message cannot be retained; empty if it can."""
+        """Return the reason if a limit prevents retaining a message, else an empty string."""
 
     def retain(self, key: str, header: bytes, body: bytes) -> None:
-        """Retain a message in place of the last one with its key; an empty message only deletes the last one."""
+        """Retain a message and delete the former one with its key; an empty message only deletes."""
 
     def find(self, topic_filter: str) -> Iterator[str | None]:
-        """Yield the keys of the topics that a filter matches, and None between them. Raises: ValueError."""
+        """Yield the routing keys of the topics that a filter matches, and None for each step. Raises: ValueError."""
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
         """Call `take` with the message of each key, and `done` at the end."""
 
 
 def check_retained(retainer: Retainer | None, envelope: Envelope, asked: Any) -> bool:
-    """Return whether a message is retained, by its header x-mqtt-retain. Raises: ChannelError 406."""
+    """Return whether a message is to be retained, as its header x-mqtt-retain requests. Raises: ChannelError 406."""
     if asked is MISSING or retainer is None or envelope.exchange != retainer.exchange or asked is False:
         return False
     if asked is not True:
         raise ChannelError(406, "x-mqtt-retain is neither true nor false")
     if not retainer.topic(envelope.key):
-        raise ChannelError(406, f"x-mqtt-retain: routing key '{envelope.key[:100]}' is no topic of MQTT")
+        raise ChannelError(406, f"x-mqtt-retain: routing key '{envelope.key[:100]}' is not a topic in MQTT")
     return True

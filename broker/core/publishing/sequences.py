@@ -1,4 +1,4 @@
-"""The numbers that a producer has used, in blocks of 65,536. Pure."""
+"""The sequence numbers that a producer has used, in blocks of 65,536."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ BLOCK_BYTES: Final = 320  # the memory of a block without its bits
 
 
 def block_of(sequence: int) -> int:
-    """Return the index of the block of a number."""
+    """Return the index of the block that contains a number."""
     return sequence >> BLOCK_SHIFT
 
 
 class Room:
-    """Count the memory that the numbers of all producers of a vhost take. Units: ``used_bytes``."""
+    """Count the memory that the numbers of all producers of a vhost take."""
 
     def __init__(self) -> None:
         self.used_bytes = 0
@@ -31,11 +31,11 @@ class Room:
 
 
 class Block:
-    """The used numbers among 65,536 neighbours.
+    """The used numbers of one block, as offsets from its start. They are stored as a range until there is a gap, and
+    then as bits.
 
-    Numbers that come in order are kept as a range; after the first that does not, all are kept as bits.
-    Shapes: ``first`` <= used < ``end`` while ``bits`` is None, counted from the start of the block.
-    Units: ``used_ms`` is the moment of its last use.
+    Shapes: while ``bits`` is None, those from ``first`` to ``end`` - 1 are used.
+    Units: ``used_ms`` is the moment at which the block was last used.
     """
 
     __slots__ = ("bits", "end", "first", "used_ms")
@@ -73,16 +73,14 @@ class Block:
             self.bits = bits
 
     def use(self, at_ms: int) -> None:
-        """Record a use at a moment."""
         self.used_ms = max(self.used_ms, at_ms)
 
     @property
     def size_bytes(self) -> int:
-        """The memory that the block takes."""
         return BLOCK_BYTES if self.bits is None else BLOCK_BYTES + BLOCK_NUMBERS // 8
 
     def shrink(self) -> None:
-        """Convert the bits to a range if no gap is left, as after all partitions of a job have arrived."""
+        """Convert the bits to a range if there are no more gaps, as when all partitions of a job have arrived."""
         bits = self.bits
         if bits is not None:
             first, end = bits.find(1), bits.find(1, right=True) + 1
@@ -94,7 +92,7 @@ class Sequences:
     """The set of numbers that one producer has used.
 
     Shapes: ``index`` is the index of the block that was used last.
-    Cost: two comparisons for a number that follows the one before it.
+    Cost: two comparisons for the successor of the last number.
     """
 
     def __init__(self, room: Room) -> None:
@@ -145,7 +143,7 @@ class Sequences:
         self.index = -1
 
     def shrink(self, since_ms: int) -> None:
-        """Free the bits of blocks that were used since a moment and have no gap left."""
+        """Free the bits of blocks that were used since a moment and have no more gaps."""
         for block in self.blocks.values():
             if block.bits is not None and block.used_ms >= since_ms:
                 self._room.resize(-block.size_bytes)
@@ -165,7 +163,7 @@ class Sequences:
         block.add_range(first, end)
         self._room.resize(block.size_bytes)
 
-    # -- written down -------------------------------------------------------------------------------------------------
+    # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def copy(self) -> list[tuple[int, int, int, int, bitarray | None]]:
         """Return a copy for `written`, which runs in a thread: index, first, end, moment and bits of each block."""
@@ -201,9 +199,9 @@ class Sequences:
 
 
 class OwnSequence(Sequences):
-    """The numbers that a producer of the broker itself has used: all up to ``highest``.
+    """The numbers that one of the broker's own producers has used: all up to ``highest``.
 
-    Invariant: it never goes back, is never forgotten, and takes the memory of one block.
+    Invariant: ``highest`` never decreases and never expires. The memory is that of one block.
     """
 
     def __init__(self, room: Room) -> None:
@@ -235,7 +233,7 @@ class OwnSequence(Sequences):
         self._drop_lower()
 
     def forget(self, before_ms: int) -> None:
-        """Keep the position, however long it was not used."""
+        """Do nothing: the position never expires."""
 
     def _drop_lower(self) -> None:
         for index in [index for index in self.blocks if index < block_of(self.highest)]:

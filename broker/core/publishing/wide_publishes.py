@@ -1,6 +1,6 @@
 """Wide publishes: a message for very many queues enters them over several turns of the loop.
 
-Its record is in the log at once, with its id in every queue, so after a crash all queues have the message or none.
+Its record, with its id in every queue, is logged at once, so after a crash either all queues have the message or none.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from broker.core.queue.level import Level
 from broker.core.queue.queue import Queue
 
 QUEUES_PER_TURN: Final = 1000  # queues that a message enters in one turn, in one to three milliseconds
-QUEUES_PER_UNIT: Final = 8  # of the turn's share
+QUEUES_PER_UNIT: Final = 8  # queues for one unit of the turn's share
 
 
 class WidePublish:
     """One message, and the levels that it has yet to enter.
 
-    Shapes: ``levels`` are entered in order, from place ``next`` on. ``enters`` is called by each level before its next
-        message, so that nothing overtakes this one. Invariant: the message has yet to enter a level exactly while the
+    Shapes: ``levels`` are entered in order, from index ``next`` on. ``enters`` is called by each level before its next
+        message, so that no message overtakes this one. Invariant: while the message has yet to enter a level, the
         level's ``before_next`` is ``enters``.
     """
 
     __slots__ = ("_copy", "_entered", "_message", "enters", "levels", "next")
 
     def __init__(self, message: Message, levels: list[Level], entered: list[tuple[Queue, Message]]) -> None:
-        """`entered` is called with each queue that has to apply its rules to the message."""
+        """`entered` collects the queues that have to apply their rules to the message."""
         self._message = message
-        # What a durable level keeps without a record must not point to another's.
+        # Levels that need no record must not refer to the record of the other levels.
         self._copy = message if message.facts.persistent else message.copy()
         self._entered = entered
         self.levels = levels
@@ -40,7 +40,6 @@ class WidePublish:
         self.enters: Callable[[Level], None] = self._enter
 
     def needs_record(self, level: Level) -> bool:
-        """Return whether a level needs a record of the message."""
         return level.durable if self._message.facts.persistent else level.persists_all
 
     def enter_some(self, count: int) -> int:
@@ -63,13 +62,13 @@ class WidePublish:
         if not queue.plain or message.facts.expiration_ms is not None:
             if queue.duplicates is not None:
                 queue.note_taken(message)
-            self._entered.append((queue, message))  # not now, because another message is getting its ids
+            self._entered.append((queue, message))  # later, because the store may be accepting another message
 
 
 class WidePublishes:
-    """The wide publishes of one vhost that are under way.
+    """The wide publishes of one vhost that are in progress.
 
-    Units: ``begun`` counts all that have begun.
+    Units: ``begun`` counts the wide publishes since the start.
     """
 
     def __init__(self, store: MessageStore, deadlines: Deadlines) -> None:
@@ -82,13 +81,13 @@ class WidePublishes:
 
     @property
     def pending(self) -> bool:
-        """Whether a message is in the log and not in all of its queues."""
+        """Whether there is a message that has not entered all of its queues."""
         return bool(self._publishes)
 
     def begin(self, message: Message, levels: list[Level], number: bytes) -> None:
         """Append the record of a message, if it needs one; the message enters its levels in the next turns.
 
-        `number` is what a producer's sequence or a due time adds to the targets of the record.
+        `number` is prepended to the targets in the record: a producer's sequence number or a due time.
         Cost: O(levels), some 0.2 us each.
         """
         self.begun += 1
@@ -103,20 +102,20 @@ class WidePublishes:
             self._store.record_ahead(message, recorded, number)
         for level in levels:
             level.call_before_next(publish.enters)
-            if cast("Queue", level.queue).is_overlay:  # the overlay may want to go before its next message
+            if cast("Queue", level.queue).is_overlay:  # the overlay needs `before_next` itself
                 level.run_before_next()
         self._publishes.append(publish)
         self._deadlines.next_turn(self, self.turn)
 
     def enter_now(self, queue: Queue) -> None:
-        """Add the message that is still to enter a queue, before a method that may follow it on a channel."""
+        """Add the messages that have yet to enter a queue now, because a method is about to use the queue."""
         if self._publishes and not queue.is_overlay:
             for level in queue.levels:
                 if level.before_next is not None:
                     level.run_before_next()
 
     def turn(self) -> None:
-        """Add messages to their next queues, as many as a turn allows."""
+        """Add messages to their next QUEUES_PER_TURN queues."""
         left = QUEUES_PER_TURN
         while self._publishes and left > 0:
             publish = self._publishes[0]

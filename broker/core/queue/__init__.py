@@ -1,1 +1,1 @@
-"""Queues: levels of messages, rules, limits, expiry, consumers and what they have unacked."""
+"""Queues: levels of messages, rules, limits, expiry, consumers and their unacked messages."""

@@ -1,4 +1,4 @@
-"""Consumers: one basic.consume each, and all consumers of one channel with the prefetch that they share."""
+"""Consumers, which basic.consume creates, and the consumers of one channel, which share a prefetch."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from broker.slots.slot import Slot
 
 _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
-NO_BODIES: Final = 8  # a frame size that leaves no room for a body: a consumer appends each message separately
-HEADER_MAX_BYTES: Final = 256  # of a header that is kept for the next delivery
-HEADS_MAX: Final = 256  # one head per length of exchange and key; a short string has 256 lengths
+NO_BODIES: Final = 8  # a frame size without room for a body, so that a consumer appends each message separately
+HEADER_MAX_BYTES: Final = 256  # larger headers are not cached
+HEADS_MAX: Final = 256  # cached heads: one for each length of exchange and routing key
 _END: Final = b"\xce"
-_OVERHEAD_BYTES: Final = 48  # of a delivery, apart from exchange, key, header and body
+_OVERHEAD_BYTES: Final = 48  # the size of a delivery without exchange, key, header and body
 TAGS: Final = 256
-"""Consecutive delivery tags that differ only in their last octet."""
+"""The size of a block of delivery tags, which differ only in their last octet."""
 LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(TAGS)] * 2
-"""The last octet of a tag, and the redelivered octet that follows it, of twice as many tags as a batch has."""
+"""The last octet of each tag with the redelivered octet, for two blocks: a batch may reach into the next block."""
 LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(TAGS)] * 2
-_FIRST_BLOCK: Final = bytes(7)  # of delivery tags; idle channels share it
+_FIRST_BLOCK: Final = bytes(7)  # idle channels share it
 
 
 class ChannelConsumers:
     """The consumers of one channel, their shared prefetch, and the deliveries that wait for an acknowledgement.
 
-    Units: ``prefetch_consumer`` applies to consumers that start later, ``prefetch_channel`` is shared by all of them
-        (RabbitMQ's reading of basic.qos: global=false is per consumer). 0 means no limit. ``outstanding`` counts the
-        unacked deliveries to consumers, without those of basic.get.
+    Units: ``prefetch_consumer`` applies to consumers that start later, ``prefetch_channel`` is shared by all of them,
+        as RabbitMQ interprets the bit global of basic.qos. 0 means no limit. ``outstanding`` counts the unacked
+        deliveries to consumers, without those of basic.get.
     Invariant: ``sharing`` is set while the channel is queued to be served in the next turn.
     """
 
@@ -57,10 +57,7 @@ class ChannelConsumers:
         share: Callable[[ChannelConsumers], None],
         tally: DeliveryTally,
     ) -> None:
-        """`channel` is the channel's number; `share` serves the queues of a channel in the next turn.
-
-        `tally` is that of the vhost.
-        """
+        """Add to `tally`, that of the vhost, too; `share` serves the queues of a channel in the next turn."""
         self._share = share
         self.connection = connection
         self.output_window = output_window
@@ -73,8 +70,8 @@ class ChannelConsumers:
         self.prefetch_consumer = 0
         self.prefetch_channel = 0
         self.sharing = False
-        self._header = self._content = b""  # of the last delivery that was written alone
-        self._block = 0  # of delivery tags
+        self._header = self._content = b""  # the cached header and its `content_start`
+        self._block = 0  # the cached block of delivery tags
         self._block_octets = _FIRST_BLOCK
 
     def room(self) -> int:
@@ -82,9 +79,8 @@ class ChannelConsumers:
         return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
 
     def content_start(self, header: bytes, body_bytes: int) -> bytes:
-        """Return the frame of a content header, which has the size of its body, and the head of the body's frame.
-
-        Messages with equal properties share their header, in whatever queues they are.
+        """Return the frame of a content header and the head of the body's frame. Messages with equal properties and
+        sizes share one header object.
         """
         if header is self._header:
             return self._content
@@ -97,8 +93,8 @@ class ChannelConsumers:
         return content
 
     def block_octets(self, block: int) -> bytes:
-        """Return the delivery tags of a block without their last octet: the number of the block. The deliveries of a
-        turn have consecutive tags, whichever queues they come from.
+        """Return the delivery tags of a block without their last octet. The last block is cached, because consecutive
+        deliveries have consecutive tags.
         """
         if block != self._block:
             self._block = block
@@ -110,8 +106,8 @@ class ChannelConsumers:
         return dict.fromkeys([consumer.queue for consumer in self.consumers.values()])
 
     def wake(self) -> None:
-        """Serve the queues of the consumers, because there is room again. Shared room is distributed in the next turn,
-        before anything else is delivered; otherwise the first queue served could use it up.
+        """Serve the queues of the consumers, because there is room again. A shared prefetch is distributed in the next
+        turn, before other deliveries; otherwise the first queue could use it up.
         """
         if not self.prefetch_channel:
             for queue in self.take_turns():
@@ -121,10 +117,8 @@ class ChannelConsumers:
             self._share(self)
 
     def take_turns(self) -> list[Queue]:
-        """Unpark the consumers and return their queues in the order of their turns.
-
-        The consumer that was served last comes last; among those of one queue, the one that has waited longest comes
-        first.
+        """Unpark the consumers and return their queues in the order of their turns: the queue of the consumer that was
+        served last is the last. Consumers of one queue are unparked in the order in which they were parked.
         Cost: O(consumers).
         """
         self.sharing = False
@@ -136,7 +130,7 @@ class ChannelConsumers:
         return [consumer.queue for consumer in consumers[turn:] + consumers[:turn]]
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Drop a consumer whose queue was deleted, and notify the client if it supports that."""
+        """Remove a consumer whose queue was deleted, and notify the client if it supports that."""
         raise NotImplementedError
 
     def expel(self, consumer: Consumer) -> None:
@@ -144,15 +138,15 @@ class ChannelConsumers:
         raise NotImplementedError
 
     def time_out(self, consumer: Consumer, upto: int) -> int:
-        """Cancel a consumer, requeue its messages with tags up to one, and return their number."""
+        """Cancel a consumer, requeue its messages with tags up to `upto`, and return their number."""
         raise NotImplementedError
 
 
 class Consumer(RingMember):
-    """Take messages of one queue within the limits of its prefetch and its connection.
+    """Deliver messages of one queue to a client, within the limits of the prefetch and the connection.
 
-    Units: ``prefetch`` is in messages, 0 for no limit; ``timeout_ms`` is how long it may hold a message, 0 for no
-        limit, None for that of its queue.
+    Units: ``prefetch`` is in messages, 0 for no limit; ``timeout_ms`` is how long the client may leave a message
+        unacked, 0 for no limit, None for the limit of the queue.
     """
 
     __slots__ = ("_head", "_heads", "_shut", "_suffix_bytes", "_tag_bytes", "arguments", "connection", "no_ack",
@@ -172,13 +166,13 @@ class Consumer(RingMember):
         timeout_ms: int | None = None,
     ) -> None:
         super().__init__(tag, priority=priority, exclusive=exclusive)
-        # What every message reads comes first, so that it occupies few cache lines.
+        # The attributes that every delivery reads are first, so that they occupy few cache lines.
         self.session = session
         self.connection = session.connection
         self.output_window = session.output_window
         self.no_ack = no_ack
         self.prefetch = prefetch
-        self._suffix_bytes = -1  # of the last delivery
+        self._suffix_bytes = -1  # the cached argument of `deliver_head`
         self._head = b""
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
@@ -190,17 +184,17 @@ class Consumer(RingMember):
 
     @property
     def takes_replies(self) -> bool:
-        """Whether it appears to wait for answers to its client's requests: it consumes a private queue without acks."""
+        """Whether the client probably receives replies to its requests: it consumes a private queue without acks."""
         return self.no_ack and (self.queue.auto_delete or self.queue.exclusive_owner is not None)
 
     @property
     def timeout_in_force_ms(self) -> int:
-        """The longest it may hold a message, 0 for no limit."""
+        """How long the client may leave a message unacked, 0 for no limit."""
         return (self.queue.rules.consumer_timeout_ms or 0) if self.timeout_ms is None else self.timeout_ms
 
     def shut(self) -> None:
-        """Take no message until `open`, which must follow each call: the answer to basic.consume is not sent yet, or
-        the consumer is draining.
+        """Deliver nothing until `open`, which must follow each call: basic.consume is not answered yet, or the consumer
+        is draining.
         """
         if not self._shut:
             self.output_window = OutputWindow(self.connection)
@@ -208,7 +202,7 @@ class Consumer(RingMember):
         self._shut += 1
 
     def open(self) -> None:
-        """Take messages again, unless it is still shut for another reason."""
+        """Deliver again, unless another call of `shut` has no `open` yet."""
         self._shut -= 1
         if self._shut:
             return
@@ -222,13 +216,12 @@ class Consumer(RingMember):
         queue.wake()
 
     def set_prefetch(self, prefetch: int) -> None:
-        """Change the prefetch."""
         self.prefetch = prefetch
 
     def room(self) -> int:
-        """Return the number of messages that it can take now; 0 if a prefetch is used up or its client is not reading.
+        """Return how many messages may be delivered now: none if a prefetch is used up or the client is not reading.
 
-        A consumer without acks uses no prefetch, but still waits while its channel's prefetch is used up.
+        A consumer without acks uses no prefetch, but waits while the channel's prefetch is used up.
         """
         window = self.output_window
         if not (window.writable and self.connection.out_bytes < window.high_water_bytes) and not window.has_room():
@@ -241,7 +234,7 @@ class Consumer(RingMember):
         return min(room, shared)
 
     def share(self) -> int:
-        """Return its part of its channel's prefetch, 0 if that is not shared or its client is not reading."""
+        """Return the consumer's part of its channel's prefetch, 0 if there is none or the client is not reading."""
         session = self.session
         if not session.prefetch_channel or not self.output_window.has_room():
             return 0
@@ -267,7 +260,7 @@ class Consumer(RingMember):
         return head
 
     def deliver_one(self, level: Level, slot: Slot, index: int) -> None:
-        """Deliver a message that was taken from its slot, and never delivered before; there is room for it. HOT."""
+        """Deliver a message that was taken from its slot, for the first time; there is room for it. HOT."""
         session = self.session
         unacked = session.unacked
         contents = slot.contents
@@ -300,7 +293,7 @@ class Consumer(RingMember):
         octet = octets[tag % TAGS]
         if 0 < len(body) < LARGE_BYTES and (not frame_max or len(body) <= frame_max - 8):
             content = session.content_start(header, len(body))
-            out.append(head)  # one by one, because another list or tuple for each message costs more
+            out.append(head)  # one by one, because another list or tuple per message would cost more
             out.append(block)
             out.append(octet)
             out.append(suffix)
@@ -322,14 +315,13 @@ class Consumer(RingMember):
         return large_bytes
 
     def cancelled_by_broker(self) -> None:
-        """Tell the client that its queue is gone (consumer_cancel_notify)."""
         self.session.consumer_cancelled(self)
 
 
 def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
-    """Return the priority that a consumer asks for, 0 if it asks for none.
+    """Return the priority that a consumer requests, 0 if it requests none.
 
-    Raises: ChannelError 406 when it is not an integer, or for a level's argument.
+    Raises: ChannelError 406 if it is not an integer, or if x-stream-offset is set.
     Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.
     """
     if "x-stream-offset" in arguments:
@@ -343,7 +335,7 @@ def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
 
 
 def consumer_timeout_ms(resource: Resource, arguments: Mapping[str, Any]) -> int | None:
-    """Return the consumer timeout that a consumer asks for, None if it asks for none.
+    """Return the consumer timeout that a consumer requests, None if it requests none.
 
     Raises: ChannelError 406 unless it is a natural number.
     Source: RabbitMQ 4.3, rabbit_amqqueue:check_consume_arguments.

@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Final
 
 BATCH_MESSAGES: Final = 256  # messages distributed at a time
-ROW_MESSAGES: Final = 16  # messages in a row for one of very many consumers, if there are enough for all
+ROW_MESSAGES: Final = 16  # consecutive messages for each of very many consumers, if there are enough for all
 
 
 class RingMember:
     """A consumer as its queue sees it. Among the members with room, those with the highest ``priority`` are served.
-    Units: ``unacked`` is in messages. ``parked`` is 0, or a number that is lower the longer the queue has passed over
-        the consumer.
+    Units: ``unacked`` is in messages. ``parked`` is 0 for a consumer on the ring; parked consumers are numbered in the
+        order in which they were parked.
     """
 
     __slots__ = ("exclusive", "parked", "priority", "tag", "unacked")
@@ -28,50 +28,50 @@ class RingMember:
         self.exclusive = exclusive
 
     def left(self) -> None:
-        """Handle the consumer's departure from its queue."""
+        """Reset the consumer's place, because it was removed from the ring."""
         self.parked = 0
 
     def room(self) -> int:
-        """Return the number of messages that the consumer can take now."""
+        """Return how many messages may be delivered to the consumer now."""
         raise NotImplementedError
 
     def share(self) -> int:
-        """Return the number of messages that the consumer may get in its turn if others use up its shared prefetch."""
+        """Return how many messages the consumer may get in its turn even if other queues use up a shared prefetch."""
         return 0
 
     def cancelled_by_broker(self) -> None:
-        """Tell the client that the queue is gone."""
+        """Notify the client that the queue was deleted (consumer_cancel_notify)."""
         raise NotImplementedError
 
 
 class ConsumerRing:
-    """Hold a queue's consumers in the order of their turns. A consumer that was found without room is *parked*: it is
-    not asked again before `unpark`. So the cost of a round depends on the consumers served, not on their total number.
-    When several are unparked together, the one parked longest comes first.
-    Invariant: with a single active consumer, ``active`` is one of the consumers as long as there is one. It stays
-        active until it leaves, even when a consumer with a higher priority arrives; in a ring that `yields` it then
-        gets no more messages, and the other takes over once the active one has settled its messages. With several
-        consumers, each is on the ring of its priority exactly while it is not ``parked``; a single consumer needs no
-        ring. While the ring is ``paused`` no consumer has room. Source: RabbitMQ 4.0, quorum queues.
+    """Order a queue's consumers by priority, and round robin within a priority. A consumer that was found without room
+    is *parked*: it is not checked again until `unpark`. So the cost of a round depends on the number of consumers
+    served, not on their total number.
+    Invariant: with a single active consumer, ``active`` is one of the consumers, if there are any. It remains active
+        until it is removed. If a consumer with a higher priority is added to a ring that `yields`, the active one gets
+        no more messages, and the other becomes active once all messages of the first are settled. If there are several
+        consumers, each is on the ring of its priority while it is not ``parked``; a single consumer needs no ring.
+        While the ring is ``paused``, no consumer has room. Source: RabbitMQ 4.0, quorum queues.
     """
 
     __slots__ = ("_active", "_consumers", "_lap", "_parkings", "_rings", "_rival", "_row", "_single_active", "_yields",
                  "alone", "paused", "present")  # fmt: skip
 
     def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
-        # What every message reads comes first, so that it occupies few cache lines.
-        self.alone: RingMember | None = None  # the only consumer, paused or not: most queues have one
+        # The attributes that every message reads are first, so that they occupy few cache lines.
+        self.alone: RingMember | None = None  # the only consumer, even if the ring is paused: most queues have one
         self._active: RingMember | None = None
-        self._rival: RingMember | None = None  # has a higher priority than the active one, which will yield to it
-        self.present = False  # whether one may get messages; an attribute, because each run of publishes reads it
+        self._rival: RingMember | None = None  # a consumer with a higher priority, to which the active one yields
+        self.present = False  # whether there are consumers and the ring is not paused; read by each run of publishes
         self.paused = False
         self._single_active = single_active
         self._yields = yields
         self._consumers: dict[RingMember, None] = {}
-        self._rings: dict[int, deque[RingMember]] = {}  # by priority, the highest first; the left end's turn is next
-        self._row = 1  # messages that each consumer gets in this lap, while there are many
-        self._lap = 0  # consumers that are left of the lap
-        self._parkings = 0  # counts how often a consumer was parked
+        self._rings: dict[int, deque[RingMember]] = {}  # by priority, the highest first; the leftmost is served next
+        self._row = 1  # consecutive messages for each consumer in this lap
+        self._lap = 0  # consumers that have yet to be served in this lap
+        self._parkings = 0  # how often a consumer was parked
 
     def __len__(self) -> int:
         return len(self._consumers)
@@ -80,7 +80,7 @@ class ConsumerRing:
         return len(self._consumers) > 0
 
     def __iter__(self) -> Iterator[RingMember]:
-        """Iterate over the consumers in the order of their arrival."""
+        """Iterate over the consumers in the order in which they were added."""
         return iter(self._consumers)
 
     @property
@@ -101,7 +101,7 @@ class ConsumerRing:
             self._choose()
 
     def _put(self, consumer: RingMember) -> None:
-        """Put a consumer at the end of the ring of its priority."""
+        """Add a consumer at the end of the ring of its priority."""
         if consumer.priority not in self._rings:
             self._rings[consumer.priority] = deque()
             self._rings = dict(sorted(self._rings.items(), reverse=True))
@@ -109,28 +109,27 @@ class ConsumerRing:
 
     @property
     def active(self) -> RingMember | None:
-        """The single active consumer, if there is such a rule and a consumer."""
+        """The active consumer of a queue with a single active consumer, None if there is none."""
         self._is_yielding()
         return self._active
 
     def count_broker(self) -> None:
-        """Count the broker itself as a consumer: it reads the queue, and is woken as a consumer's worker would be."""
+        """Set ``present`` for a queue that the broker itself reads, so that it is woken as a worker would be."""
         self.present = True
 
     def pause(self) -> None:
-        """Serve no consumer until `resume`; they keep their places."""
+        """Serve no consumer until `resume`; the order does not change."""
         self.paused = True
         self._count()
 
     def resume(self) -> None:
-        """Serve the consumers again."""
         self.paused = False
         self._count()
 
     def remove(self, consumer: RingMember) -> None:
-        """Remove a consumer; with a single active consumer, the next of the highest priority follows it.
+        """Remove a consumer. If it was the single active one, the oldest with the highest priority becomes active.
 
-        Cost: O(n) consumers.
+        Cost: O(consumers).
         """
         del self._consumers[consumer]
         self._count()
@@ -146,17 +145,17 @@ class ConsumerRing:
 
     def clear(self) -> list[RingMember]:
         """Remove all consumers and return them."""
-        gone = list(self._consumers)
-        for consumer in gone:
+        removed = list(self._consumers)
+        for consumer in removed:
             consumer.left()
         self._consumers.clear()
         self._rings.clear()
         self._active = self._rival = None
         self._count()
-        return gone
+        return removed
 
     def able(self) -> bool:
-        """Return whether any consumer can take a message now; turns do not change."""
+        """Return whether any consumer has room for a message now; the order of turns does not change."""
         if self.paused or self._is_yielding():
             return False
         consumer = self.alone or self._active
@@ -169,28 +168,28 @@ class ConsumerRing:
                 self._park(ring.popleft())
         return False
 
-    def room(self, most: int) -> int:
-        """Return the number of messages that the consumers can take now, at most `most`; turns do not change.
+    def room(self, limit: int) -> int:
+        """Return for how many messages the consumers have room now, at most `limit`; the order does not change.
 
-        Those that share the prefetch of their channel are each counted with all of it.
-        Cost: O(consumers that were not found without room before), fewer if the first ones have room for all.
+        Each of several consumers that share a channel's prefetch is counted with all of it.
+        Cost: O(consumers that are not parked), less if the first ones have room for `limit`.
         """
         if self.paused or self._is_yielding():
             return 0
         consumer = self.alone or self._active
         if consumer is not None:
-            return max(0, min(consumer.room(), most))
+            return max(0, min(consumer.room(), limit))
         room = 0
         for ring in self._rings.values():
             for waiting in ring:
                 room += max(0, waiting.room())
-                if room >= most:
-                    return most
+                if room >= limit:
+                    return limit
         return room
 
     def share(self) -> int:
-        """Return the number of messages that a consumer may get in its turn even if consumers of other queues use up
-        the room. Cost: O(1): of many consumers, only the first ones are asked.
+        """Return how many messages a consumer may get in its turn even if other queues use up a shared prefetch. Cost:
+        O(1): only the first ROW_MESSAGES consumers are checked.
         """
         if self.paused:
             return 0
@@ -200,11 +199,10 @@ class ConsumerRing:
         return 0
 
     def next(self, ready: int) -> list[RingMember]:
-        """Return the consumers that share the next messages, the one whose turn it is first.
-
-        They have room, and the highest priority of those that have room. No more are returned than the `ready` messages
-        need. A long backlog is distributed in rows, which saves each consumer's connection a write per message. This
-        ends the turn of a single consumer; with several, `served` records the last one.
+        """Return the consumers among which the next messages are distributed, in the order of their turns: those of the
+        highest priority that has a consumer with room, at most as many as the `ready` messages need. If the backlog is
+        long, each consumer gets several consecutive messages, which saves writes. If several are returned, `served`
+        must be called with the last one that got a message.
         Cost: O(consumers returned and parked).
         """
         if self.paused or self._is_yielding():
@@ -213,33 +211,33 @@ class ConsumerRing:
         if consumer is not None:
             return [consumer] if consumer.room() > 0 else []
         if ready < BATCH_MESSAGES:
-            most = ready
-            if not most:
+            limit = ready
+            if not limit:
                 return []
         else:
             if self._lap <= 0:
                 self._lap = len(self._consumers) or 1
                 self._row = min(max(ready // self._lap, 1), ROW_MESSAGES)
-            most = -(-BATCH_MESSAGES // self._row)
+            limit = -(-BATCH_MESSAGES // self._row)
         for ring in self._rings.values():
-            if ring and (able := self._able(ring, most)):
+            if ring and (able := self._able(ring, limit)):
                 self._lap -= len(able)
                 return able
         return []
 
     def served(self, consumer: RingMember) -> None:
-        """Record the consumer that was served last; those after it have their turn first.
+        """Record the consumer that was served last: the one after it is next.
 
-        Cost: O(consumers served with it); O(n) consumers if it has left meanwhile.
+        Cost: O(consumers served with it); O(consumers) if it was removed meanwhile.
         """
         ring = self._rings.get(consumer.priority)
         if ring is None or consumer.parked:
             return
-        with suppress(ValueError):  # it has left
+        with suppress(ValueError):  # it was removed
             ring.rotate(-1 - ring.index(consumer))
 
     def unpark(self, consumer: RingMember) -> None:
-        """Put a parked consumer, which may have room again, at the end of its ring."""
+        """Add a parked consumer, which may have room again, at the end of its ring."""
         consumer.parked = 0  # hot: written here
         self._rings[consumer.priority].append(consumer)
 
@@ -253,7 +251,9 @@ class ConsumerRing:
         self._rival = best if yields else None
 
     def _is_yielding(self) -> bool:
-        """Return whether the active consumer only has to settle its messages; once it has, let the other take over."""
+        """Return whether the active consumer gets no more messages, because it yields to another one; make the other
+        one active once all messages are settled.
+        """
         if self._rival is None or self._active is None:
             return False
         if self._active.unacked:
@@ -261,19 +261,19 @@ class ConsumerRing:
         self._active, self._rival = self._rival, None
         return False
 
-    def _able(self, ring: deque[RingMember], most: int) -> list[RingMember]:
-        """Return up to `most` consumers with room, and park those without room between them."""
+    def _able(self, ring: deque[RingMember], limit: int) -> list[RingMember]:
+        """Return up to `limit` consumers with room, and park the ones without room before them."""
         able: list[RingMember] = []
         for _ in range(len(ring)):
             consumer = ring.popleft()
             if consumer.room() > 0:
                 able.append(consumer)
-                if len(able) >= most:
+                if len(able) >= limit:
                     break
             else:
                 self._park(consumer)
         if len(able) == 1:
-            ring.append(able[0])  # it is the last that is served
+            ring.append(able[0])  # the caller need not call `served`
         else:
             ring.extendleft(reversed(able))
         return able

@@ -1,6 +1,5 @@
-"""The moments at which messages of a holding queue are due: exact for the next ones, one per slot for others.
-
-Pure: knows neither clock nor files. Memory grows with the number of slots, not with the messages in them.
+"""The moments at which the messages of a holding level are due: each message is indexed if it is due soon, and
+otherwise only the first message of its slot. So the memory grows with the slots, not with the messages.
 """
 
 from __future__ import annotations
@@ -12,20 +11,19 @@ from typing import Final
 from broker.slots.slot import Slot
 from broker.slots.states import Fill
 
-Moment = tuple[int, int]  # when a message is due in ms, and its id: messages are released in this order
+Moment = tuple[int, int]  # when a message is due, in ms, and its id: messages are released in this order
 
-NEAR_MAX: Final = 65_536  # moments kept one by one, over all slots, about 150 bytes each; or
-NEAR_MIN_SLOT: Final = 4  # ... this many of each slot
-AHEAD_MS: Final = 1000  # messages of an open slot due within this time are kept one by one
+NEAR_MAX: Final = 65_536  # indexed messages of all sealed slots, at about 150 bytes each, ...
+NEAR_MIN_SLOT: Final = 4  # ... but at least this many of each slot
+AHEAD_MS: Final = 1000  # messages of an open slot are indexed if they are due within this time
 _NONE: Final[Moment] = (-1, -1)
 _BEYOND: Final = 1 << 63  # above every message id
 
 
 class SlotMoments:
-    """The moments of one slot, as far as they are known.
+    """The moments of one slot.
 
-    Invariant: each of its ready messages up to ``horizon`` is kept one by one; ``next`` is the first of the others,
-        None when there is none.
+    Invariant: each ready message up to ``horizon`` is indexed; ``next`` is the first moment after it, None without one.
     """
 
     __slots__ = ("horizon", "next", "slot")
@@ -36,10 +34,9 @@ class SlotMoments:
         self.next: Moment | None = None
 
     def advance(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
-        """Advance the horizon and return the moments up to it, which are kept one by one from now on.
-
-        Shapes: `moments` are those of its ready messages. For an open slot, those due soon are kept, because others
-            will be added between them; for a sealed slot, `share` of them.
+        """Advance the horizon and return the moments that it passes. In an open slot it advances by AHEAD_MS, because
+        messages will be added; in a sealed slot it passes `share` moments. Shapes: `moments` are those of the slot's
+        ready messages.
         """
         horizon = self.horizon
         beyond = [moment for moment in moments if moment > horizon]
@@ -54,34 +51,33 @@ class SlotMoments:
         return chosen
 
     def expect(self, moment: Moment) -> None:
-        """Record the first moment that is not kept one by one."""
+        """Set the first moment after the horizon."""
         self.next = moment
 
 
 class DueMoments:
-    """The moments of one holding queue.
+    """The moments of one holding level.
 
-    Invariant: every ready message is kept one by one, or is not before its slot's ``next``. A removed message stays
-        until its moment comes up.
-    Cost: O(log n) to add and to take, for n slots; O(m) to look into a slot of m messages, which the moments that are
-        kept one by one make rare.
+    Invariant: every ready message is indexed, or is not due before its slot's ``next``. The index contains a removed
+        message until it would be due.
+    Cost: O(log n) to add and to take, for n slots; O(m) to index the next messages of a slot of m messages, which is
+        rare.
     """
 
     def __init__(self) -> None:
         self._by_first: dict[int, SlotMoments] = {}
         self._near: list[tuple[int, int, Slot]] = []  # heap
-        self._slots: list[tuple[int, int, SlotMoments]] = []  # heap of each slot's `next`, and of what it was before
+        self._slots: list[tuple[int, int, SlotMoments]] = []  # heap of each slot's `next`, and of former values
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest moment."""
         first = self._first_slot()
         if self._near and (first is None or self._near[0][0] < first[0]):
             return self._near[0][0]
         return None if first is None else first[0]
 
     def add(self, slot: Slot, message_id: int, due_ms: int) -> None:
-        """Add a message that has just been published into a slot."""
+        """Add a message that was just appended to a slot."""
         known = self._by_first.get(slot.first)
         if known is None:
             known = self._by_first[slot.first] = SlotMoments(slot)
@@ -92,23 +88,20 @@ class DueMoments:
             self._set_next(known, moment)
 
     def begin(self, slot: Slot, moments: Iterable[Moment]) -> None:
-        """Add a slot that existed before, by the moments of its ready messages."""
+        """Add a slot that existed at the start, with the moments of its ready messages."""
         first = min(moments, default=None)
         if first is not None:
             self._set_next(self._by_first.setdefault(slot.first, SlotMoments(slot)), first)
 
     def hidden(self, now_ms: int) -> SlotMoments | None:
-        """Return the slot that must be searched before anything is taken, because it may hold the first due message."""
+        """Return the slot that must be indexed before `take`, because it may contain the first due message."""
         first = self._first_slot()
         if first is None or first[0] > now_ms or (self._near and self._near[0] < first[:2]):
             return None
         return first[2]
 
     def index(self, known: SlotMoments, moments: Iterable[Moment], now_ms: int) -> None:
-        """Keep the next messages of a slot one by one.
-
-        Shapes: moments are those of its ready messages.
-        """
+        """Index the next messages of a slot. Shapes: `moments` are those of its ready messages."""
         share = max(NEAR_MIN_SLOT, NEAR_MAX // len(self._by_first))
         for due_ms, message_id in known.advance(moments, now_ms, share):
             heappush(self._near, (due_ms, message_id, known.slot))
@@ -116,21 +109,20 @@ class DueMoments:
             self._set_next(known, known.next)
 
     def take(self, now_ms: int) -> tuple[int, int, Slot] | None:
-        """Take the first due message: its moment, id and slot; None if none is due or one may be `hidden`."""
+        """Remove and return the first due message: its moment, id and slot. Return None if none is due, or if a slot
+        must be indexed first.
+        """
         if not self._near or self._near[0][0] > now_ms or self.hidden(now_ms) is not None:
             return None
         return heappop(self._near)
 
     def put_back(self, due_ms: int, message_id: int, slot: Slot) -> None:
-        """Put back a message that was taken."""
         heappush(self._near, (due_ms, message_id, slot))
 
     def forget(self, slot: Slot) -> None:
-        """Forget a slot that was deleted."""
         self._by_first.pop(slot.first, None)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._by_first.clear()
         self._near.clear()
         self._slots.clear()

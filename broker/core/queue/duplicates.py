@@ -1,4 +1,4 @@
-"""Deduplication: the values of the header x-deduplication-header among the messages of a queue.
+"""Deduplication: index the messages of a queue by the value of their header x-deduplication-header.
 
 Source: the plugin rabbitmq-message-deduplication.
 """
@@ -16,8 +16,8 @@ from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
 _OCTETS: Final = bytes([len(DEDUPLICATION_HEADER)]) + DEDUPLICATION_HEADER.encode()
-LOOKS_MAX: Final = 64  # entries checked when one is added, until some are found that stay:
-STAYING: Final = 2
+CHECKS_MAX: Final = 64  # entries that are checked when one is added ...
+CURRENT_MAX: Final = 2  # ... until this many are found that are still needed
 
 _Entry = tuple[Slot, int, int | None]
 
@@ -39,11 +39,11 @@ def digest_of(message: Message) -> bytes | None:
 
 
 class Duplicates:
-    """Remember the place in a queue of the message with each value of the header. That place shows whether the message
-    is still ready or unacked, so nothing has to be done when messages are settled, dropped, expired or purged.
-    Units: ``dropped`` counts the messages that the queue did not accept. Invariant: each added message removes entries
-        of messages that are gone, so that these never greatly outnumber the others. ``_order`` has each key of
-        ``_entries`` once.
+    """Store the slot and index of the message with each value of the header. The slot knows whether the message is
+    still ready or unacked, so nothing has to be done when messages are settled, dropped, expired or purged.
+    Units: ``dropped`` counts the messages that the queue did not accept.
+    Invariant: adding a message removes entries of settled messages, so that these never greatly outnumber the others.
+        ``_order`` has each key of ``_entries`` once.
     Cost: some 250 bytes for each message with the header.
     """
 
@@ -64,15 +64,15 @@ class Duplicates:
         return stops
 
     def note(self, digest: bytes, slot: Slot, index: int, expires_ms: int | None, now_ms: int) -> None:
-        """Record the place of a message that the queue has accepted."""
+        """Record the slot and index of a message that the queue has accepted."""
         entries, order = self._entries, self._order
-        staying = 0
-        for _ in range(min(LOOKS_MAX, len(order))):
+        current = 0
+        for _ in range(min(CHECKS_MAX, len(order))):
             known = order.popleft()
             if _waits(entries[known], now_ms):
                 order.append(known)
-                staying += 1
-                if staying == STAYING:
+                current += 1
+                if current == CURRENT_MAX:
                     break
             else:
                 del entries[known]

@@ -1,6 +1,6 @@
-"""The head of a queue: finds the next messages to deliver, reads them from disk, and drops expired and excess ones.
+"""The head of a queue: find the next messages to deliver, and drop expired messages and those beyond a limit.
 
-Source: RabbitMQ 4.3, rabbit_fifo: a returned message does not go back to its level.
+Source: RabbitMQ 4.3, rabbit_fifo: returned messages are delivered before all others, whatever their priority.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from broker.core.queue.rules import DROP_HEAD, QueueRules
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
-WHOLE: Final = -2  # the place of the common head of all levels
-RETURNED: Final = -1  # the place of the lane; a level's place is its index
+# Where messages expire: at one head for all levels, at the front of the lane, or at the front of a level, by its index.
+WHOLE: Final = -2
+RETURNED: Final = -1
 
 
 class Returned:
-    """Messages of one slot that were returned in a row, `at` of which have left the lane."""
+    """Consecutive messages of one slot in the lane; those before `indexes[at]` have left the lane."""
 
     __slots__ = ("at", "indexes", "priority", "slot")
 
@@ -36,15 +37,15 @@ class Returned:
 
 
 class ReturnLane:
-    """Order the returned ready messages. The slots hold them; the lane has their indexes. Invariant: messages that are
-    no longer ready, because an operator or a limit removed them, are skipped.
+    """Order the messages that are delivered before all others, by slot and index. Invariant: messages that are no
+    longer ready, because an operator or a limit removed them, are skipped.
     """
 
     def __init__(self) -> None:
         self._entries: deque[Returned] = deque()
 
     def append(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put messages of a slot of this level at the end; at least one."""
+        """Add one or more messages of a slot at the end."""
         entries = self._entries
         if entries:
             last = entries[-1]
@@ -56,11 +57,11 @@ class ReturnLane:
         entries.append(Returned(priority, slot, indexes))
 
     def put_back(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put messages that were taken but not sent back to the front; at least one."""
+        """Add one or more messages that were taken but not sent at the front."""
         self._entries.appendleft(Returned(priority, slot, indexes))
 
     def front(self) -> Returned | None:
-        """Return the place of the next message, None if none is left."""
+        """Return the entry with the next message, None if there is no message."""
         entries = self._entries
         while entries:
             entry = entries[0]
@@ -74,7 +75,7 @@ class ReturnLane:
         return None
 
     def ready(self, limit: int) -> Sequence[int]:
-        """Return up to `limit` next messages of one slot; `front` has found one."""
+        """Return up to `limit` next messages of one slot; `front` has returned an entry."""
         entry = self._entries[0]
         slot, indexes = entry.slot, entry.indexes
         found: list[int] = []
@@ -86,7 +87,7 @@ class ReturnLane:
         return dense(found) if found else found
 
     def remove(self, indexes: Sequence[int]) -> None:
-        """Remove messages that `ready` returned, because they are taken; one that is returned again goes to the end."""
+        """Remove the messages that `ready` returned, because they are taken."""
         entry = self._entries[0]
         entry.at = bisect_right(entry.indexes, indexes[-1], entry.at)
         if entry.at == len(entry.indexes):
@@ -116,18 +117,18 @@ def expired_among(
 
 
 class QueueHead(LevelOwner):
-    """The head of a queue: its next message, and the messages that leave it undelivered; one slot is read at a time.
+    """The head of a queue: its next messages, expiry and length limits; one slot is read from disk at a time.
 
     Shapes: ``levels`` has one level per priority, the lowest first. ``_lane`` orders the messages returned to a
-        ``strict`` queue, and messages that became due in any queue; it is None while there are none. ``_early`` are the
-        last ones taken from it. ``holding`` holds messages until they are due. ``serving`` is set while the worker
-        delivers from the queue.
+        ``strict`` queue, and messages that became due in any queue; it is None while there are none. ``_from_lane`` has
+        the indexes that the last `take` removed from it. ``holding`` holds messages until they are due. ``serving`` is
+        set while the worker delivers from the queue.
     """
 
-    __slots__ = ("_early", "_lane", "_ports", "_pressing", "_reading", "deleted", "holding", "level", "levels",
+    __slots__ = ("_from_lane", "_lane", "_ports", "_pressing", "_reading", "deleted", "holding", "level", "levels",
                  "serving", "timed", "worker")  # fmt: skip
 
-    # What every message reads or writes comes first, so that it occupies few cache lines.
+    # The attributes that every message reads or writes are first, so that they occupy few cache lines.
     worker: QueueWorker[Any]
     level: Level
     levels: tuple[Level, ...]
@@ -138,12 +139,12 @@ class QueueHead(LevelOwner):
         super().__init__(name, rules, durable=durable, strict=strict)
         self.deleted = False
         self.serving = False
-        self.timed = False  # some message may expire; once true it stays true, because a check costs little
+        self.timed = False  # whether messages may expire; never cleared, because a check costs little
         self.holding: Holding | None = None
         self._ports = ports
-        self._early: Sequence[int] = ()
+        self._from_lane: Sequence[int] = ()
         self._reading = False
-        self._pressing = False  # set while its consumers are served because it is full
+        self._pressing = False  # set while consumers are served to make room in the queue
         self._lane: ReturnLane | None = None
 
     @property
@@ -154,17 +155,17 @@ class QueueHead(LevelOwner):
 
     @property
     def all_levels(self) -> Sequence[Level]:
-        """The levels, and the one whose messages wait until they are due."""
+        """The levels, and the holding level if there is one."""
         return self.levels if self.holding is None else (*self.levels, self.holding.level)
 
     @property
     def waiting(self) -> int:
-        """The number of messages that count for a limit of the queue: ready ones, and those held until they are due."""
+        """The number of messages that count towards a length limit: ready ones, and those held until they are due."""
         return self.ready if self.holding is None else self.ready + self.holding.count
 
     @property
     def waiting_bytes(self) -> int:
-        """The total body size of these messages; counted only while a limit needs it."""
+        """The total body size of the messages that ``waiting`` counts, if the queue is limited in bytes."""
         return sum(level.manager.ready_bytes for level in self.all_levels)
 
     # -- returned messages --------------------------------------------------------------------------------------------
@@ -176,15 +177,15 @@ class QueueHead(LevelOwner):
         self._lane.append(priority, slot, indexes)
 
     def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put back messages that were taken but not sent, so that they are next again; nothing was taken since."""
+        """Put back messages of the last `take`, because they were not sent, so that they are next again."""
         level.manager.put_back(slot, indexes)
-        if self._early and (again := [index for index in indexes if index in self._early]):
+        if self._from_lane and (again := [index for index in indexes if index in self._from_lane]):
             if self._lane is None:
                 self._lane = ReturnLane()
             self._lane.put_back(level.priority, slot, again)
 
     def _returned(self) -> tuple[Level, Slot] | None:
-        """Return the place of the next returned message, None without one."""
+        """Return the level and the slot of the first message in the lane, None without one."""
         if not self.laned:
             return None
         for level in self.levels:
@@ -204,16 +205,16 @@ class QueueHead(LevelOwner):
         lane = self._lane
         entry = None if lane is None else lane.front()
         if lane is None or entry is None or entry.slot is not slot:
-            self._early = ()
+            self._from_lane = ()
             return level.manager.take(slot, limit)
-        self._early = indexes = lane.ready(limit)
+        self._from_lane = indexes = lane.ready(limit)
         if indexes:
             lane.remove(indexes)
             level.manager.pick(slot, indexes)
         return indexes
 
     def lease_to(self, owner: Owner) -> tuple[Level, Slot] | None:
-        """Lease the slot with the next message to a worker: a returned message first, then one of the highest level."""
+        """Lease the slot with the next message to a worker: of the lane, or else of the highest level with messages."""
         found = self._returned()
         if found is not None and found[0].manager.lease(found[1], owner):
             return found
@@ -227,7 +228,7 @@ class QueueHead(LevelOwner):
     # -- expiry -------------------------------------------------------------------------------------------------------
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return the moment at which a message of this queue expires, None when it does not."""
+        """Return the moment at which a message of this queue expires, None if it does not expire."""
         ttl_ms = self.rules.ttl_ms
         own_ms = message.facts.expiration_ms
         if own_ms is None:
@@ -235,9 +236,8 @@ class QueueHead(LevelOwner):
         return message.timestamp_ms + (own_ms if ttl_ms is None else min(own_ms, ttl_ms))
 
     def check_expiry(self) -> bool:
-        """Drop expired messages at the head, and schedule the next check. Return False if this continues in the next
-        turn, because the share of this one is used up. A message expires at the head only, as in RabbitMQ's classic
-        queues. Slots read for this stay in memory.
+        """Drop expired messages at the head, and schedule the next check. Return False if the turn's share is used up,
+        so that the check continues in the next turn. Messages expire only at the head, as in RabbitMQ's classic queues.
         """
         deadlines, now_ms = self._ports.deadlines, self._ports.clock.now_ms
         at_ms = self._drop_expired_first(now_ms) if self.timed else None
@@ -248,13 +248,13 @@ class QueueHead(LevelOwner):
         return at_ms > now_ms
 
     def check_expiry_at(self, at_ms: int) -> None:
-        """Schedule a check of the head at a moment, because some message may expire."""
+        """Schedule a check of the head, because a message may expire."""
         self.timed = True
         self._ports.deadlines.set(self, at_ms, self.check_expiry)
 
     def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Drop the expired ones among taken messages, and return the others. A waiting consumer gets a message at once,
-        whatever its time to live.
+        """Drop expired messages among those taken, and return the others. While consumers are served to make room, none
+        is dropped: a waiting consumer gets a new message whatever its time to live.
         """
         if self._pressing:
             return indexes
@@ -263,17 +263,17 @@ class QueueHead(LevelOwner):
         expired = expired_among(slot.contents, indexes, self.rules.ttl_ms, self.expires_ms, now_ms)
         if not expired:
             return indexes
-        gone = set(expired)
-        left = [index for index in indexes if index not in gone]
+        dropped = set(expired)
+        remaining = [index for index in indexes if index not in dropped]
         self._ports.deadlines.spend(len(expired))
         level.dead_letter(slot, expired, "expired")
-        return left
+        return remaining
 
     # -- limits -------------------------------------------------------------------------------------------------------
 
     def enforce(self) -> None:
-        """Drop messages from the head until the queue is within its limits or the turn's share is used up. In the
-        latter case publishers wait for the next turn, so the queue cannot grow meanwhile.
+        """Drop messages from the head until the queue is within its limits. If the turn's share is used up, continue in
+        the next turn; publishers wait until then, so that the queue does not grow.
         """
         if not self._over():
             return
@@ -282,11 +282,11 @@ class QueueHead(LevelOwner):
             self.check_expiry()  # another message is at the head now
 
     def _drop_over(self) -> bool:
-        """Drop messages that exceed the limits, and return whether any was dropped."""
+        """Drop messages beyond the limits, and return whether any was dropped."""
         rules, deadlines = self.rules, self._ports.deadlines
         dropped = 0
         while self._over() and not self.deleted:
-            if deadlines.left <= 0:
+            if deadlines.units_left <= 0:
                 deadlines.next_turn(("limits", self), self.enforce)
                 break
             batch = 1 if rules.max_bytes is not None else BATCH_MESSAGES
@@ -311,9 +311,8 @@ class QueueHead(LevelOwner):
                 self._pressing = False
 
     def _drop(self, count: int, held: Level | None) -> int:
-        """Drop at most this many messages of the first slot, which must exist, because the queue is full, and return
-        their number. Return 0 while the slot is on disk and must be read first, for dead letters. With `held` the
-        messages are the oldest of that holding level.
+        """Drop up to `count` messages of the first slot, of the holding level `held` if given, and return how many.
+        Return 0 if dead letters need the slot and it must be read from disk first. There must be a message.
         """
         level, slot = (held, held.manager.front()) if held is not None else self._returned() or self._front()
         assert slot is not None
@@ -327,7 +326,7 @@ class QueueHead(LevelOwner):
     # -- heads --------------------------------------------------------------------------------------------------------
 
     def _front(self) -> tuple[Level, Slot | None]:
-        """Return the level and the slot of its next message, apart from the lane; no slot without a message."""
+        """Return the level and the slot of the next message outside the lane; the slot is None if there is none."""
         for level in reversed(self.levels):
             if level.returning:
                 level.catch_up()
@@ -337,7 +336,7 @@ class QueueHead(LevelOwner):
         return self.levels[0], None
 
     def _waits_for(self, level: Level, slot: Slot) -> bool:
-        """Return whether a slot is on disk; if it is, begin to read it."""
+        """Return whether a slot is on disk, and start to read it if so."""
         if slot.contents is None and not self._reading:
             self._reading = True
             self._ports.read(level, slot, self._was_read)
@@ -346,13 +345,13 @@ class QueueHead(LevelOwner):
     def _was_read(self) -> None:
         self._reading = False
         if not self.deleted:
-            self.check_expiry()  # whichever of the two waited for it
+            self.check_expiry()  # one of the two has waited for the slot
             self.enforce()
 
     def _drop_expired_first(self, now_ms: int) -> int | None:
-        """Drop expired messages up to the first that has not expired, and return when that one expires. The lane has a
-        head, as has each level of a strict queue: return the earliest moment. Return `now_ms` if the turn's share is
-        used up, None if no head expires or a slot must be read first.
+        """Drop expired messages up to the first that has not expired, and return when that one expires. The lane and
+        each level of a strict queue have heads of their own: return the earliest moment. Return `now_ms` if the turn's
+        share is used up, None if no message at a head expires or a slot must be read first.
         """
         if not self.laned:
             return self._drop_expired_at(WHOLE, now_ms)
@@ -375,7 +374,7 @@ class QueueHead(LevelOwner):
             at_ms = None if message is None else self.expires_ms(message)
             if at_ms is None or at_ms > now_ms:
                 return at_ms
-            if self._ports.deadlines.left <= 0:
+            if self._ports.deadlines.units_left <= 0:
                 return now_ms
             indexes = self._first(place, slot, BATCH_MESSAGES)
             expired = self._count_expired(slot.contents, indexes, now_ms)
@@ -390,7 +389,7 @@ class QueueHead(LevelOwner):
             level.dead_letter(slot, indexes, "expired")
 
     def _count_expired(self, contents: Sequence[Message | None], indexes: Sequence[int], now_ms: int) -> int:
-        """Return the number of expired messages before the first that has not expired."""
+        """Return how many messages have expired before the first that has not."""
         for count, index in enumerate(indexes):
             message = contents[index]
             at_ms = None if message is None else self.expires_ms(message)
@@ -399,7 +398,7 @@ class QueueHead(LevelOwner):
         return len(indexes)
 
     def _at(self, place: int) -> tuple[Level, Slot | None]:
-        """Return the level and the slot of a head; no slot without a message."""
+        """Return the level and the slot of a head; the slot is None if there is no message."""
         if place == WHOLE:
             return self._front()
         if place >= 0:
@@ -408,7 +407,7 @@ class QueueHead(LevelOwner):
         return self._returned() or (self.levels[0], None)
 
     def _first(self, place: int, slot: Slot, limit: int) -> Sequence[int]:
-        """Return up to `limit` messages at a head, which has one in this slot."""
+        """Return up to `limit` messages at a head, whose first message is in the slot."""
         if place == WHOLE:
             return slot.front(limit)
         if place >= 0:

@@ -1,6 +1,6 @@
-"""A holding level: messages that wait for their time, and their release in the order of their moments.
+"""A holding level: messages that wait until they are due, and their release in the order of their due moments.
 
-An x-delayed-message exchange has a holding queue with such a level; a queue whose messages wait for a retry, or until a
+An x-delayed-message exchange has a holding queue with such a level. A queue whose messages wait for a retry, or until a
 time in a header, has one in addition to its other levels. The messages of a holding level are ready in its slots, so
 they are stored, paged out, counted and purged like all others.
 """
@@ -26,28 +26,28 @@ from broker.slots.states import Tenure
 _log = get_logger()
 
 RELEASE_SHARE: Final = 4  # units of the turn's share for one due message
-LOOK_SHARE: Final = 16  # ... and for a search of a slot
-FETCH_MESSAGES: Final = 256  # due messages read at once, about a turn's share; or
-FETCH_BYTES: Final = 4 << 20  # ... this size of them, and at least one message
-Place = tuple[Slot, int]  # a slot, and an index there
+INDEX_SHARE: Final = 16  # units for indexing the next messages of a slot
+FETCH_MESSAGES: Final = 256  # due messages read from disk at once, about a turn's share, ...
+FETCH_BYTES: Final = 4 << 20  # ... unless they are larger than this; at least one is read
+Place = tuple[Slot, int]  # a slot, and the index of a message
 _FOR_EVER: Final = 1 << 62  # later than every moment
 
 
 class Holding:
-    """Release the messages of one holding level when they are due. Slots on disk stay there: their entries in the queue
-    log show which messages are due next, and many due messages are read at once. Shapes: ``_early`` is the number of
-    messages that an operator wants released early. Units: ``_last_ms`` is the latest moment of all messages held since
-    the level was last empty.
-    Invariant: messages are released in the order of their moments. Nothing is released before the first moment of each
-        slot that existed at the start is known.
-    Cost: memory grows with the slots; in addition it holds at most FETCH_MESSAGES messages or FETCH_BYTES.
+    """Release the messages of one holding level when they are due. Slots are not read from disk for that: their entries
+    in the queue log show which messages are due next, and many due messages are read at once.
+    Units: ``_early`` is the number of messages that an operator wants to be released early. ``_last_ms`` is the latest
+        due moment of all messages held since the level was last empty.
+    Invariant: messages are released in the order of their moments. After a start, nothing is released until the first
+        moment of each existing slot is known.
+    Cost: the memory of DueMoments, and of up to FETCH_MESSAGES messages or FETCH_BYTES.
     """
 
     def __init__(self, ports: QueuePorts[Level, Any], level: Level) -> None:
         self._ports = ports
         self._moments = DueMoments()
-        self._unread: deque[Slot] = deque()  # slots that existed before the start
-        self._fetched: deque[tuple[int, Slot, Message | None]] = deque()  # due, and read
+        self._unread: deque[Slot] = deque()  # slots that existed at the start and whose moments are unknown
+        self._fetched: deque[tuple[int, Slot, Message | None]] = deque()  # due messages in memory
         self._reading = False
         self._early = 0
         self._last_ms = 0
@@ -55,27 +55,27 @@ class Holding:
 
     @property
     def count(self) -> int:
-        """The number of held messages."""
         return self.level.manager.ready
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message is due, None if there is none or its moment is not known yet."""
+        """When the next message is due, None if there is none or this is not known yet."""
         return self._moments.next_ms if self.count else None
 
     @property
     def last_ms(self) -> int | None:
-        """When the last message is due, None if there is none or its moment is not known yet."""
+        """When the last message is due, None if there is none or this is not known yet."""
         return self._last_ms or None if self.count else None
 
     @abstractmethod
     def send(self, held: Message, returns: ReturnRun | None) -> None:
-        """Pass on a due message. Shapes: `returns` has how often it was returned, if it was."""
+        """Send a due message to its destination. Shapes: `returns` states how often it was returned, if it was."""
 
     def keep(self, message: Message, due_ms: int, number: bytes = b"", returns: ReturnRun | None = None) -> Place:
-        """Hold a message until it is due, and return its place.
+        """Hold a message until it is due, and return its slot and index.
 
-        Shapes: `number` is what a producer's sequence adds to the targets of its record; `returns` as for `send`.
+        Shapes: `number` is a producer's sequence number, to be prepended to the targets in the record; `returns` is as
+            for `send`.
         """
         self._forget_purged()
         slot, index = self._ports.accept(message, self.level, due_ms, number)
@@ -87,7 +87,7 @@ class Holding:
         return slot, index
 
     def gather(self) -> None:
-        """Read the moments of the messages held before the broker started."""
+        """Read the moments of the messages that were held before the broker started."""
         self._unread.extend(self.level.manager.slots.values())
         self._gather()
 
@@ -112,7 +112,7 @@ class Holding:
         self._ports.deadlines.cancel(self)
 
     def release_early(self, count: int) -> int:
-        """Release the next messages, at most `count`, before they are due, and return their number."""
+        """Schedule the release of up to `count` messages before they are due, and return their number."""
         self._forget_purged()
         count = min(count, self.count - self._early)
         self._early += count
@@ -128,16 +128,16 @@ class Holding:
             deadlines.set(self, next_ms, self.release)
 
     def release(self) -> None:
-        """Pass on due messages within the turn's share."""
+        """Release due messages within the turn's share."""
         self._forget_purged()
         deadlines = self._ports.deadlines
-        while deadlines.left > 0 and not self._reading:
+        while deadlines.units_left > 0 and not self._reading:
             now_ms = _FOR_EVER if self._early else self._ports.clock.now_ms
             if self._fetched:
                 self._release_fetched()
             elif (known := self._moments.hidden(now_ms)) is not None:
-                deadlines.spend(LOOK_SHARE)
-                self._look(known, self._ports.clock.now_ms)
+                deadlines.spend(INDEX_SHARE)
+                self._index_slot(known, self._ports.clock.now_ms)
             elif (taken := self._moments.take(now_ms)) is not None:
                 self._fetch(taken, now_ms)
             else:
@@ -147,11 +147,11 @@ class Holding:
 
     # -- on disk ------------------------------------------------------------------------------------------------------
 
-    def _look(self, known: SlotMoments, now_ms: int) -> None:
-        """Keep the next messages of a slot one by one."""
+    def _index_slot(self, known: SlotMoments, now_ms: int) -> None:
+        """Index the next messages of a slot."""
         slot = known.slot
         if known.next is not None and known.next[0] > now_ms:
-            now_ms = known.next[0]  # an operator releases it early
+            now_ms = known.next[0]  # an operator has its messages released early
         if _is_gone(slot):
             self._moments.forget(slot)
         elif slot.contents is None:
@@ -168,8 +168,7 @@ class Holding:
     ) -> None:
         self._reading = False
         if not self.level.deleted:
-            gone = _is_gone(slot)
-            ready: Iterable[int] = () if gone else slot.acks.unsettled(0, slot.length)
+            ready: Iterable[int] = () if _is_gone(slot) else slot.acks.unsettled(0, slot.length)
             then(slot, [(due_ms[index], slot.first + index) for index in ready])
             self._gather()
 
@@ -187,7 +186,7 @@ class Holding:
             self._were_fetched(batch, {})
 
     def _were_fetched(self, batch: Sequence[tuple[int, int, Slot]], found: Mapping[int, Message | None]) -> None:
-        """Accept the messages that were read, up to the first that was not; the rest is read later."""
+        """Queue the due messages for release, up to the first that is still on disk; the others are read later."""
         self._reading = False
         if self.level.deleted:
             return
@@ -205,10 +204,10 @@ class Holding:
     # -- release ------------------------------------------------------------------------------------------------------
 
     def _release_fetched(self) -> None:
-        """Pass on the messages that were read. Each is settled in one transaction with its record in its new queues."""
+        """Release the due messages in memory. Their settlements and their new records are one transaction."""
         deadlines, level = self._ports.deadlines, self.level
         with self._ports.transaction():
-            while self._fetched and deadlines.left > 0:
+            while self._fetched and deadlines.units_left > 0:
                 deadlines.spend(RELEASE_SHARE)
                 self._release(*self._fetched.popleft())
             level.log_settlements()
@@ -219,7 +218,7 @@ class Holding:
             return
         self._early = max(0, self._early - 1)
         returns = slot.returns_of((index,))
-        level.lose(slot, (index,))  # first, as both count for a limit of the queue
+        level.lose(slot, (index,))  # before `send`, because held messages count towards the limit of the queue, too
         if _is_gone(slot):
             self._moments.forget(slot)
         if message is not None:
@@ -239,7 +238,6 @@ class Holding:
 
 
 def _is_gone(slot: Slot) -> bool:
-    """Return whether a slot was deleted."""
     return slot.tenure is Tenure.DELETED
 
 

@@ -1,8 +1,7 @@
-"""The kinds of queues of a standalone broker. Its internal ones are stored, counted and listed like all others.
+"""The kinds of queues of a standalone broker. Internal queues are stored, counted and listed like all others.
 
-A memory holds what an exchange has seen, bounded by its rules. A tap is not bound to its exchange. So clients see no
-difference, and an exchange that is deleted and declared again gets its taps back. A stream queue is the outlet of its
-exchange: a message is numbered, recorded and confirmed as elsewhere.
+The queue of a tap is not bound to its exchange: clients see no binding, and an exchange that is deleted and declared
+again still has its taps. A stream queue gets the messages that an exchange forwards to other brokers of an overlay.
 """
 
 from __future__ import annotations
@@ -40,25 +39,24 @@ _TAP_MAX_AGE: Final = "x-tap-max-age"
 _TAP_FIRST_ID: Final = "x-tap-first-id"
 
 
-class KeptQueue(Queue):
-    """An internal queue: no policy applies to it, and nothing expires in it."""
+class InternalQueue(Queue):
+    """An internal queue whose messages do not expire."""
 
-    kept = True
+    is_internal = True
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return None."""
         return None
 
 
-class HistoryQueue(KeptQueue):
+class HistoryQueue(InternalQueue):
     """The last messages of an exchange."""
 
     is_tap = True
     holds = "the history of an exchange"
 
 
-class MqttQueue(KeptQueue):
-    """What MQTT keeps. The code that fills it handles expiry, replacement and due times."""
+class MqttQueue(InternalQueue):
+    """Messages of the broker's MQTT state; the MQTT code itself handles expiry, replacement and due moments."""
 
     is_tap = True
     persists_all = True
@@ -71,12 +69,12 @@ class MqttQueue(KeptQueue):
 class SeenQueue(Queue):
     """The values that an exchange has seen in the header x-deduplication-header.
 
-    Each is a message whose body is its digest, and which expires when the value is forgotten.
+    For each value there is a message whose body is the value's digest; the value is forgotten when the message expires.
     """
 
-    kept = True
+    is_internal = True
     is_tap = True
-    holds = "what an exchange has seen"
+    holds = "the values that a deduplicating exchange has seen"
 
     def stops(self, value: object) -> bool:
         """Return whether the exchange remembers a value; if so, count a message as dropped."""
@@ -84,11 +82,11 @@ class SeenQueue(Queue):
         return known is not None and known.stops(value_digest(value), self._ports.clock.now_ms)
 
     def repeats(self, message: Message) -> bool:
-        """Return True: no message enters except those that `noted` returns."""
+        """Return True, because messages enter only as `noted` returns them."""
         return True
 
     def noted(self, message: Message) -> Message:
-        """Return the message to store in place of one that the exchange lets through."""
+        """Return the message to store for a message that the exchange routes."""
         headers = HeaderFields(message.header).headers
         ttl_ms = cache_ttl_ms(headers)
         properties: dict[str, object] = {"delivery_mode": 2}
@@ -100,11 +98,10 @@ class SeenQueue(Queue):
         return new_message(Envelope("", self.name), header, body, facts, message.timestamp_ms)
 
     def digest(self, message: Message) -> bytes | None:
-        """Return the digest in a message."""
         return message.body
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return when a value is forgotten; a time in its message overrides that of the exchange."""
+        """Return when a value is forgotten: a time in its message overrides the time of the exchange."""
         own_ms = message.facts.expiration_ms
         return super().expires_ms(message) if own_ms is None else message.timestamp_ms + own_ms
 
@@ -115,15 +112,15 @@ def holding_name(exchange: str) -> str:
 
 
 def is_holding_name(name: str) -> bool:
-    """Return whether a queue of that name holds delayed messages; no client can declare such a name."""
+    """Return whether a name is that of an exchange's holding queue; no client can declare such a name."""
     return name.startswith(HOLDING_PREFIX)
 
 
-class HoldingQueue(KeptQueue):
-    """The queue that holds the delayed messages of one exchange. Their time to live begins when they leave it.
+class HoldingQueue(InternalQueue):
+    """The queue that holds the delayed messages of one exchange. Their time to live starts when they leave it.
 
-    The queues that a message goes to are known only when it is due. One of them may persist everything that it accepts,
-    so the holding queue of a durable exchange does too.
+    The target queues of a message are known only when it is due. They may include a queue that persists transient
+    messages, so the holding queue of a durable exchange persists them, too.
     """
 
     is_holding = True
@@ -131,10 +128,9 @@ class HoldingQueue(KeptQueue):
     holds = "delayed messages"
 
 
-class OverlayQueue(KeptQueue):
-    """The stream queue of one ``exchange``. No client can use it. It numbers and records transient messages too,
-    because other brokers rely on numbers never being reused. Numbers below ``first_number`` belonged to a former stream
-    of the same name.
+class OverlayQueue(InternalQueue):
+    """The stream queue of one ``exchange``. No client can use it. Transient messages are numbered and recorded, too,
+    because no number may be reused. Numbers below ``first_number`` belonged to a former stream of that name.
     """
 
     persists_all = True
@@ -147,22 +143,22 @@ class OverlayQueue(KeptQueue):
         self.first_number = int(self.arguments.get(FIRST_NUMBER, 1))
 
     def on_grown(self, grown: Callable[[OverlayQueue], None]) -> None:
-        """Call `grown` when messages are appended, once until `rearm`."""
+        """Call `grown` when a message is appended, and then not again until `rearm`."""
         self._grown = grown
         self.consumers.count_broker()
 
     def rearm(self) -> None:
-        """Call `grown` again at the next message."""
+        """Call `grown` again when the next message is appended."""
         self.awake = False
 
     def wake_worker(self) -> None:
-        """Wake the reader of the stream in place of the worker, which never delivers from this queue."""
+        """Wake the reader of the stream instead of a worker."""
         self.awake = True
         self._grown(self)
 
 
 def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, first_id: int) -> dict[str, Any]:
-    """Return the arguments that describe a tap; its queue keeps them."""
+    """Return the arguments with which the queue of a tap is declared."""
     return {
         _TAP_EXCHANGE: exchange,
         _TAP_PATTERN: pattern,
@@ -172,12 +168,12 @@ def tap_arguments(exchange: str, pattern: str, max_bytes: int, max_age_ms: int, 
     }
 
 
-class TapQueue(KeptQueue):
-    """The queue of one ``tap``, which copies the messages of an ``exchange`` whose routing keys match a topic
+class TapQueue(InternalQueue):
+    """The queue of one ``tap``, which gets the messages of an ``exchange`` whose routing keys match a topic
     ``pattern``. No client can use it.
 
     Units: ``max_bytes`` and ``max_age_ms`` limit its slot files. ``first_id`` is the id of its first message; lower ids
-        belonged to a removed tap of the same name.
+        belonged to a former tap of that name.
     """
 
     is_tap = True
@@ -193,7 +189,7 @@ class TapQueue(KeptQueue):
         self.first_id = int(arguments.get(_TAP_FIRST_ID, 0))
 
     def is_same(self, exchange: str, pattern: str, max_bytes: int | None, max_age_ms: int | None) -> bool:
-        """Return whether this tap matches a request; a cap that is left out matches any."""
+        """Return whether this tap is as a request describes it; a limit of None matches any."""
         return (self.exchange, self.pattern, self.max_bytes, self.max_age_ms) == (
             exchange,
             pattern,

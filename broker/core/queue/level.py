@@ -1,7 +1,7 @@
-"""A level: dense message ids, a slot manager, and one number in the store.
+"""A level of a queue: dense message ids, a slot manager, and a number in the store.
 
-A queue without priorities has one level, others one per priority. Delivered messages are settled, requeued and
-dead-lettered here, and these changes are collected for the log.
+A queue without priorities has one level, others one per priority. A level settles, requeues and dead-letters delivered
+messages, and collects these changes for the log.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from broker.store.store import VhostStore
 
 _log = get_logger()
 
-HOLDING_PRIORITY: Final = 256  # of the level whose messages wait until they are due: above every priority of a message
+HOLDING_PRIORITY: Final = 256  # the priority of a holding level, above every priority of a message
 POISON: Final = "delivery_limit"  # the reason for which a poisoned message is dead-lettered
 BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
 RETURN_UNITS: Final = 4  # cost of requeueing the messages of one slot, in units of the turn's share
 CATCH_UP_SLOTS: Final = 16  # at most this many slots are requeued before the next delivery
-RUN_MIN: Final = 64  # settled messages in a row that get a log record of their own
+RUN_MIN: Final = 64  # consecutive settled messages that get a log record of their own
 
 _serials: Final = count()  # a tie-breaker, so that returned messages are never compared
 
@@ -46,19 +46,19 @@ class Level:
     """One level of a queue.
 
     Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append a
-        message itself. ``returning`` is a heap, by slot, of unacked messages to requeue in this turn or later ones,
-        before any later message is delivered; each entry says whether the delivery failed.
-    Invariant: ``number`` names its messages in the store and is never reused for another level. Every message of a
-        level with ``persists_all`` has a record in the log, whatever its delivery mode.
+        message itself. ``returning`` is a heap, by slot, of unacked messages to be requeued in this turn or a later
+        one, before any later message is delivered; each entry states whether the delivery failed.
+    Invariant: ``number`` identifies the level in the store and is never reused. Every message of a level with
+        ``persists_all`` has a record in the log, whatever its delivery mode.
     """
 
-    __slots__ = ("_first_id", "_pending", "_ports", "_recorder", "_told_dropped", "before_next", "deleted", "durable",
+    __slots__ = ("_first_id", "_logged_dropped", "_pending", "_ports", "_recorder", "before_next", "deleted", "durable",
                  "manager", "number", "octets", "persists_all", "priority", "queue", "returning", "tally")  # fmt: skip
 
     def __init__(
         self, queue: LevelOwner, priority: int, number: int, ports: QueuePorts[Level, Any], persists_all: bool = False
     ) -> None:
-        # What every message reads or writes comes first, so that it occupies few cache lines.
+        # The attributes that every message reads or writes are first, so that they occupy few cache lines.
         self.queue = queue
         self.manager = SlotManager(
             ports.window_messages, ports.window_bytes, on_open=self._slot_opened, on_delete=self._slot_deleted
@@ -69,21 +69,21 @@ class Level:
         self.persists_all = persists_all and queue.durable
         self.deleted = False
         self.number = number
-        self.octets = number.to_bytes(8, "big")  # encoded as in a record's targets
+        self.octets = number.to_bytes(8, "big")  # the number, encoded as in the targets of a record
         self.priority = priority
         self.returning: list[tuple[int, int, Slot, Sequence[int], bool]] = []
-        self._told_dropped = False  # when a drop of poisoned messages was last logged
-        self._pending: list[Sequence[int]] = []  # ids settled in this loop turn, to be logged as one record
+        self._logged_dropped = False  # whether a drop of poisoned messages was logged
+        self._pending: list[Sequence[int]] = []  # message ids settled in this loop turn and not yet logged
         self._ports = ports
         self._recorder: Recorder = ports.store.recorder
         self._first_id = self.manager.next_id
 
     @classmethod
     def ended(cls, ports: QueuePorts[Level, Any]) -> Level:
-        """Return the level of a deleted queue, which stays empty and accepts no settlements."""
+        """Return a level for a deleted queue, which remains empty and ignores settlements."""
         level = Level(NO_QUEUE, 0, 0, ports)
         level.deleted = True
-        level.manager.ignore_slots()  # it would lead back to the level
+        level.manager.ignore_slots()  # break the reference cycle with the manager
         return level
 
     def __repr__(self) -> str:
@@ -91,25 +91,25 @@ class Level:
 
     @property
     def published(self) -> int:
-        """The number of messages that have entered the level since the broker started; it only grows."""
+        """The number of messages that have entered the level since the broker started."""
         return self.manager.next_id - self._first_id
 
     def message_id(self, slot: Slot, index: int) -> int:
-        """Return the number by which operators name a message."""
+        """Return the id by which operators identify a message."""
         return slot.first + index
 
     @property
     def store(self) -> VhostStore:
-        """The location of its paged-out messages."""
+        """The store that has its paged-out messages."""
         return self._ports.store
 
     @property
     def is_holding(self) -> bool:
-        """Whether its messages wait until they are due."""
+        """Whether this is a holding level, whose messages wait until they are due."""
         return self.priority == HOLDING_PRIORITY or self.queue.is_holding
 
     def restore(self, state: QueueState, *, redelivered: bool) -> None:
-        """Restore the messages that recovery found; all of them are on disk."""
+        """Restore the messages that recovery has found, all of which are on disk."""
         slots = [
             Slot.restored(
                 found.first,
@@ -132,13 +132,13 @@ class Level:
         self.before_next = call
 
     def run_before_next(self) -> None:
-        """Call the function registered by `call_before_next`."""
+        """Call the function that `call_before_next` has set, if any."""
         call, self.before_next = self.before_next, None
         if call is not None:
             call(self)
 
     def note_returns(self, slot: Slot, index: int, returns: ReturnRun) -> None:
-        """Restore how often a message was returned before it was moved to this level."""
+        """Record how often a message was returned before it entered this level."""
         slot.note_returns((returns._replace(first=index, end=index + 1),))
         logged = self._logged_of(slot, (index,)) if self.durable else ()
         if logged:
@@ -149,10 +149,10 @@ class Level:
     def append(self, messages: list[Message], charge_bytes: int = 0, *, recorded: bool = False) -> None:
         """Append messages; the first gets the id `manager.next_id`. HOT.
 
-        Shapes: all of the messages are `recorded` in the log for this level, or none is. `charge_bytes` is the sum of
-            their charges, where the caller has it.
+        Shapes: either all messages are `recorded` in the log for this level, or none is. `charge_bytes` is the sum of
+            their charges, if the caller has it.
         """
-        if self.before_next is not None:  # not called yet: the messages have no record
+        if self.before_next is not None:  # a caller that has recorded the messages has called it already
             self.run_before_next()
         manager = self.manager
         slot = manager.open
@@ -166,7 +166,7 @@ class Level:
             elif segment not in slot.segments or segment != messages[-1].position >> OFFSET_BITS:
                 self._recorder.keep(slot, messages)
         queue = self.queue
-        if queue.consumers.present:  # as `_wake` does, without a call
+        if queue.consumers.present:  # as in `_wake`, without the call
             if queue.lags:
                 self._ports.credit.lagged += 1  # hot: written here
             if not queue.awake:
@@ -184,7 +184,7 @@ class Level:
         self._wake()
 
     def _wake(self) -> None:
-        """Schedule delivery of the appended messages in this loop turn, if there are consumers."""
+        """Schedule the delivery of appended messages in this loop turn, if there are consumers."""
         queue = self.queue
         if queue.consumers.present:
             if queue.lags:
@@ -193,7 +193,7 @@ class Level:
                 queue.wake_worker()
 
     def _note_records(self, slot: Slot, at: int, *, recorded: bool) -> None:
-        """Record whether the messages of a slot from an index on have log records."""
+        """Record, from an index of a slot on, whether messages have log records."""
         next_id = self.manager.next_id
         while True:
             if not recorded:
@@ -209,9 +209,8 @@ class Level:
     # -- delivered messages -------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle delivered messages: acked, dropped, or delivered without acknowledgement.
-
-        One log record at the end of the loop turn covers those that have a record.
+        """Settle messages that were acked, dropped, or delivered without acks. The settlements of messages that have a
+        record are logged at the end of the loop turn.
         """
         if self.deleted:
             return
@@ -225,7 +224,7 @@ class Level:
             return
         if self.durable:
             if slot.mixed:
-                if slot.segments:  # else no message of the slot has a record
+                if slot.segments:  # otherwise no message of the slot has a record
                     self._note_settled(slot, single(index))
             else:
                 message_id = slot.first + index
@@ -235,66 +234,67 @@ class Level:
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str, *, at_once: bool = True) -> None:
         """Settle delivered messages, and dead-letter them if the queue has a dead letter exchange.
 
-        Messages on disk stay unacked until they have been read. The dead letter's record is appended before the
-        settlement's: a crash between the two duplicates the message, but loses nothing. Unless it is done `at_once`, it
-        may take several turns, each within its share, and continues if the queue is deleted meanwhile.
+        Messages on disk remain unacked until they are read. A dead letter is recorded before the settlement of its
+        source: a crash in between duplicates the message, but does not lose it. Without `at_once`, the work is divided
+        into turns, and continues if the queue is deleted meanwhile.
         """
         if self.deleted or slot.tenure is Tenure.DELETED or not indexes:
             return
-        if not self._buries(reason):
+        if not self._dead_letters(reason):
             self.settle(slot, indexes)
         elif slot.contents is None:
             self._ports.read(self, slot, partial(self.dead_letter, slot, indexes, reason))
         else:
-            self._bury(slot, indexes, [slot.contents[index] for index in indexes], reason, at_once)
+            self._publish_dead(slot, indexes, [slot.contents[index] for index in indexes], reason, at_once)
 
-    def _bury(
+    def _publish_dead(
         self, slot: Slot, indexes: Sequence[int], messages: list[Message | None], reason: str, at_once: bool
     ) -> None:
         deadlines = self._ports.deadlines
         while indexes:
-            if deadlines.left <= 0 and not at_once:
-                deadlines.next_turn((slot, indexes[0]), partial(self._bury, slot, indexes, messages, reason, at_once))
+            if deadlines.units_left <= 0 and not at_once:
+                rest = partial(self._publish_dead, slot, indexes, messages, reason, at_once)
+                deadlines.next_turn((slot, indexes[0]), rest)
                 return
             for message in messages[:BATCH_MESSAGES]:
-                if message is not None:  # None: it could not be read any more, which was logged
+                if message is not None:  # None: it could not be read, which was logged
                     self._ports.dead_letter(self.queue, message, reason)
             self.settle(slot, indexes[:BATCH_MESSAGES])
             indexes, messages = indexes[BATCH_MESSAGES:], messages[BATCH_MESSAGES:]
 
-    def _buries(self, reason: str) -> bool:
-        """Return whether messages removed for a reason are dead-lettered, or kept as poisoned."""
+    def _dead_letters(self, reason: str) -> bool:
+        """Return whether messages that are removed for a reason are published again."""
         return self.queue.rules.dead_letter_exchange is not None or (reason == POISON and self._keeps_poisoned)
 
     @property
     def _wants_poisoned(self) -> bool:
-        """Whether messages that exceed the delivery limit should be kept."""
+        """Whether the rules or the setting require that poisoned messages are kept."""
         keep = self.queue.rules.keep_poisoned
         return self._ports.keep_poisoned if keep is None else keep
 
     @property
     def _keeps_poisoned(self) -> bool:
-        """Whether messages that exceed the delivery limit go to the queue of poisoned messages."""
+        """Whether poisoned messages are kept in a queue of their own."""
         return self._wants_poisoned and can_keep_poisoned(self.queue.name)
 
-    def _bury_worn(self, slot: Slot, worn: Sequence[int]) -> None:
-        """Dead-letter messages that exceeded the delivery limit, or move them to the queue of poisoned messages."""
-        bury = partial(self.dead_letter, slot, worn, POISON, at_once=False)
+    def _remove_poisoned(self, slot: Slot, indexes: Sequence[int]) -> None:
+        """Dead-letter messages that exceed the delivery limit, or move them to the queue of poisoned messages."""
+        remove = partial(self.dead_letter, slot, indexes, POISON, at_once=False)
         if self.queue.rules.dead_letter_exchange is not None or not self._wants_poisoned:
-            bury()
+            remove()
         elif self._keeps_poisoned:
-            self._ports.with_poisoned(poisoned_name(self.queue.name), bury)
+            self._ports.with_poisoned(poisoned_name(self.queue.name), remove)
         else:
-            if not self._told_dropped:
-                self._told_dropped = True
+            if not self._logged_dropped:
+                self._logged_dropped = True
                 name = poisoned_name(self.queue.name)
                 _log.error("poisoned.dropped", queue=self.queue.name, reason=f"the name '{name}' is too long")
-            bury()
+            remove()
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Requeue messages in their place, marked redelivered; dead-letter those that exceed the delivery limit.
+        """Requeue messages in their place, marked redelivered; remove those that exceed the delivery limit.
 
-        A message that is missing from its slot after the slot was read back from disk is lost.
+        A message is lost if it is missing from a slot that was read from disk.
         """
         if self.deleted:
             return
@@ -306,11 +306,11 @@ class Level:
             if not indexes:
                 return
         limit = self.queue.rules.delivery_limit
-        worn: list[int] = []
+        poisoned: list[int] = []
         if failed and limit is not None and not (self._keeps_poisoned and is_poisoned_name(self.queue.name)):
-            worn = slot.worn(indexes, limit)
-            if worn:
-                over = set(worn)
+            poisoned = slot.worn(indexes, limit)
+            if poisoned:
+                over = set(poisoned)
                 indexes = [index for index in indexes if index not in over]
         retry = self.queue.rules.retry
         if retry is not None and indexes and retry.holds(failed=failed):
@@ -324,14 +324,14 @@ class Level:
             if logged:
                 runs = slot.returns_of(logged)
                 self._recorder.record_requeued(self._ports.clock.now_ms, self.number, slot.first, runs)
-        if worn:
-            self._bury_worn(slot, worn)
+        if poisoned:
+            self._remove_poisoned(slot, poisoned)
         self.queue.returned()
 
     def _hold(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
         """Move returned messages to the queue's holding level until their next delivery is due.
 
-        Messages on disk stay unacked until they have been read.
+        Messages on disk remain unacked until they are read.
         """
         contents, retry = slot.contents, self.queue.rules.retry
         if self.deleted or slot.tenure is Tenure.DELETED:
@@ -343,7 +343,7 @@ class Level:
         with self._ports.transaction():
             for index in indexes:
                 message: Message | None = contents[index]
-                if message is not None:  # None: it could not be read any more, which was logged
+                if message is not None:  # None: it could not be read, which was logged
                     delivered = slot.delivery_count(index) + failed
                     returns = ReturnRun(0, 1, slot.acquired_count(index) + 1, delivered)
                     wait_ms = 0 if retry is None else retry.wait_ms(delivered)
@@ -357,7 +357,7 @@ class Level:
         heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
-        """Requeue the returned messages of the lowest slot, and return the cost in units of the turn's share."""
+        """Requeue the returned messages of the first slot, and return the cost in units of the turn's share."""
         returning = self.returning
         first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]
@@ -382,20 +382,20 @@ class Level:
             self._ports.deadlines.spend(self.return_next())
 
     def doubt(self, first: int) -> None:
-        """Mark the messages from an id on as possibly delivered before a crash."""
+        """Mark the messages from an id on as possibly delivered before a crash, and so as redelivered."""
         for slot in reversed(self.manager.slots.values()):
             slot.doubt(first)
             if slot.first <= first:
                 return
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages anywhere in the queue, because they are unreadable or were released."""
+        """Settle ready messages anywhere in the level, because they were dropped, moved, released or are unreadable."""
         self.manager.lose(slot, indexes)
         if self.durable:
             self._note_settled(slot, indexes)
 
     def lose_sealed(self, end: int) -> None:
-        """Settle all messages below an id, and give that id to the next message if it would get a lower one.
+        """Settle all messages below the id `end`, and let the next message have at least that id.
 
         Invariant: nothing was published since the start.
         """
@@ -408,7 +408,7 @@ class Level:
                 self.lose(slot, indexes)
 
     def purge(self) -> Iterator[int]:
-        """Drop the ready messages one slot at a time, yielding the number dropped; unacked messages stay."""
+        """Drop the ready messages slot by slot, and yield the number dropped; unacked messages are not affected."""
         end = self.manager.next_id
         for slot in list(self.manager.slots.values()):
             if self.deleted:
@@ -423,7 +423,7 @@ class Level:
             yield len(indexes)
 
     def log_settlements(self) -> None:
-        """Append one log record for all messages settled in this loop turn."""
+        """Log the messages that were settled in this loop turn: long runs in a record each, all others in one."""
         pending, self._pending = self._pending, []
         if not pending or self.deleted:
             return
@@ -438,17 +438,16 @@ class Level:
             self._recorder.record_settled(now_ms, self.number, ids)
 
     def delete(self) -> None:
-        """Delete the level with all its messages."""
         self.deleted = True
         self._release_all()
-        self.manager.ignore_slots()  # it would lead back to the level
+        self.manager.ignore_slots()  # break the reference cycle with the manager
         self._pending.clear()
         if self.durable:
             self._recorder.record_deleted(self._ports.clock.now_ms, self.number)
         self._ports.store.forget_queue(self.number, at_once=not self.durable, recorded=self.durable)
 
     def _release_all(self) -> None:
-        """Delete all slots now; the memory of their messages is freed in this turn and later ones."""
+        """Delete all slots now; the memory of their messages is freed over several turns."""
         self.returning.clear()
         contents = self.manager.clear()
         if contents:
@@ -457,7 +456,7 @@ class Level:
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def limit_bytes(self, *, limited: bool) -> None:
-        """Track the bytes of ready messages while the queue is `limited` in bytes."""
+        """Start or stop to count the bytes of ready messages: they are counted while the queue is limited in bytes."""
         counting = self.manager.sizes is not None
         if limited and not counting:
             self._count_sizes()
@@ -465,12 +464,12 @@ class Level:
             self.manager.count_no_sizes()
 
     def _count_sizes(self) -> None:
-        """Count the bytes of ready messages; those on disk are added once measured."""
+        """Count the bytes of ready messages; those on disk are added when they have been measured."""
         for slot in self.manager.count_sizes(Message.body_bytes):
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Collect messages whose settlement, if they have a record, is logged at the end of the loop turn."""
+        """Collect the messages that have a record, so that their settlement is logged at the end of the loop turn."""
         logged = self._logged_of(slot, indexes)
         first = slot.first
         if not logged:
@@ -481,7 +480,7 @@ class Level:
             self._note_ids([first + index for index in logged])
 
     def _note_ids(self, ids: Sequence[int]) -> None:
-        """Record settled message ids; adjacent ranges are merged."""
+        """Collect the ids of settled messages; adjacent ranges are merged."""
         pending = self._pending
         if not pending:
             self._ports.settled.append(self)
@@ -496,7 +495,7 @@ class Level:
     def _logged_of(slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
         """Return the messages that have a record in the log.
 
-        A transient message's id is reused after a crash, so the log must not mention it.
+        The id of any other message may be reused after a crash, so the log must not contain it.
         """
         if not slot.mixed:
             return indexes
@@ -511,24 +510,24 @@ class Level:
         return logged
 
     def _slot_opened(self, slot: Slot) -> None:
-        self._ports.kept(self, slot)
+        self._ports.opened(self, slot)
 
     def _slot_deleted(self, slot: Slot) -> None:
         store = self._ports.store
         for segment in slot.segments:
             (store.spill if segment >= SPILLED_SEGMENT else store.log).drop_live(segment, 1)
-        if slot.logged and not self.deleted:  # else all entries go together
+        if slot.logged and not self.deleted:  # the entries of a deleted level are dropped together
             store.drop_entries(self.number, slot.first, slot.end, at_once=not self.durable)
 
 
 def missing_among(contents: Sequence[Message | None], indexes: Sequence[int]) -> list[int]:
-    """List the messages that are missing in memory although their slot is loaded."""
+    """Return the indexes of messages that are missing from the contents of a slot in memory."""
     if isinstance(indexes, range) and None not in contents[indexes.start : indexes.stop]:
         return []  # the usual case
     return [index for index in indexes if contents[index] is None]
 
 
 def _release(contents: list[list[Message | None]]) -> Iterator[int]:
-    """Release messages one slot at a time, yielding each slot's cost in units of the turn's share."""
+    """Release messages slot by slot, and yield the cost in units of the turn's share."""
     while contents:
         yield 1 + len(contents.pop()) // MESSAGES_PER_UNIT

@@ -1,6 +1,6 @@
-"""A queue as its levels see it, and a worker as its queues see it.
+"""The interfaces of a queue for its levels, and of a worker for its queues.
 
-Both are classes, not protocols: compiled code finds an attribute of a class without looking it up by its name.
+Both are classes, not protocols: compiled code reads an attribute of a class without a lookup by name.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ Q = TypeVar("Q")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LevelOwner(Destination[Exchange]):
-    """A queue as its levels see it; this class alone is the owner of a deleted queue's levels, and does nothing.
+    """The interface of a queue for its levels; an instance of this class itself owns the levels of deleted queues.
 
-    Invariant: ``awake`` is set while the worker has the queue on its list, ``lags`` while the worker has left messages
-        that the consumers had room for.
+    Invariant: ``awake`` is set while the worker has the queue on its list, ``lags`` if the worker stopped before it had
+        delivered all messages that the consumers had room for.
     """
 
     __slots__ = ("awake", "consumers", "durable", "lags", "laned", "name", "prioritized", "rules", "strict")
 
-    is_holding: bool = False  # its own level is a holding level
-    is_tap: bool = False  # it belongs to a tap: a message that reached nothing else was unroutable
+    is_holding: bool = False  # the queue's only level is a holding level
+    is_tap: bool = False  # messages that are routed only to such queues are unroutable
 
     def __init__(
         self, name: str = "", rules: QueueRules = PLAIN, *, durable: bool = False, strict: bool = False
@@ -46,30 +46,30 @@ class LevelOwner(Destination[Exchange]):
         self.durable = durable
         self.rules = rules
         self.name = name
-        self.prioritized = False  # it has several levels, one for each priority
-        self.strict = strict  # its levels are created as they are used, and returned messages are delivered first
-        self.laned = strict  # some messages are delivered before all others: returned ones in a strict queue, due ones
+        self.prioritized = False  # whether there are several levels
+        self.strict = strict  # a quorum queue: levels are created at first use, returned messages are delivered first
+        self.laned = strict  # whether messages may be delivered before all others: returned ones, or due ones
 
     @property
     def ready(self) -> int:
-        """Messages that wait to be delivered."""
+        """The number of messages that wait to be delivered."""
         return 0
 
     def wake(self) -> None:
-        """Schedule the queue for delivery when it has messages and consumers."""
+        """Schedule the queue for delivery if it has messages and consumers."""
 
     def wake_worker(self) -> None:
         """Schedule the queue for delivery in this loop turn."""
 
     def serve_first(self) -> int:
-        """Deliver before a method that would see the messages; return the number delivered."""
+        """Deliver messages before a method that counts or removes them, and return the number delivered."""
         return 0
 
     def returned(self) -> None:
-        """Apply the rules to returned messages, and deliver them again."""
+        """Apply the rules to returned messages, and schedule their delivery."""
 
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Record that messages of a priority's level were returned."""
+        """Record that messages of the level of a priority were returned."""
 
     def keep_until(
         self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
@@ -77,7 +77,7 @@ class LevelOwner(Destination[Exchange]):
         """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
 
     def level_numbered(self, number: int) -> object:
-        """Return the level with a number, creating it if the queue may have it."""
+        """Return the level with a number, creating it if necessary; None if the queue has no such level."""
 
     def enforce(self) -> None:
         """Drop messages until the queue is within its limits."""
@@ -88,7 +88,7 @@ NO_QUEUE: Final = LevelOwner()
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class QueueWorker(Generic[Q]):
-    """The slot delivery worker as a queue sees it."""
+    """The interface of a slot delivery worker for its queues."""
 
     owner: Owner
 
@@ -102,4 +102,4 @@ class QueueWorker(Generic[Q]):
 
     @abstractmethod
     def serve_first(self, queue: Q) -> int:
-        """Deliver from the queue before a method that would see its messages; return the number delivered."""
+        """Deliver messages before a method that counts or removes them, and return the number delivered."""

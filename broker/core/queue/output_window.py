@@ -1,4 +1,4 @@
-"""The output window of a connection: whether its client reads fast enough for one more delivery."""
+"""The output window of a connection, which stops deliveries to a client that does not read fast enough."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ HIGH_WATER_BYTES: Final = 256 << 10
 class OutputWindow:
     """Stop deliveries, but never answers, while too much of a connection's output is unsent.
 
-    Units: ``high_water_bytes`` may wait in the connection; the socket holds about as much before ``writable``
-        is cleared.
+    Units: ``high_water_bytes`` may be unsent in the connection. ``last_served`` is the number of the channel whose
+        consumers were served last, 0 for none.
     Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
-        ``last_served`` is the number of the channel whose consumers were served last, 0 for none.
     """
 
     __slots__ = ("_connection", "high_water_bytes", "last_served", "starved", "writable")
@@ -28,7 +27,6 @@ class OutputWindow:
         self.last_served = 0
 
     def set_high_water(self, high_water_bytes: int) -> None:
-        """Set the bytes that may wait in the connection."""
         self.high_water_bytes = high_water_bytes
 
     def pause(self) -> None:
@@ -40,7 +38,7 @@ class OutputWindow:
         self.writable = True
 
     def take_starved(self) -> bool:
-        """Return, once, whether deliveries that were held back may be sent now."""
+        """Return whether deliveries that were held back may be sent now, and clear ``starved`` if so."""
         if self.starved and self.writable:
             self.starved = False
             return True

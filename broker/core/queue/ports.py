@@ -1,4 +1,4 @@
-"""Ports: the functions that queues and their levels call in the layers around them."""
+"""Ports: the functions of other layers that queues and their levels call."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ Q = TypeVar("Q")
 
 
 def _unconnected(*_arguments: Any) -> Any:
-    """Raise: the placeholder of a port that the vhost has not connected."""
+    """Stand in for a port that the vhost has not connected. Raises: AssertionError."""
     raise AssertionError("the vhost has not connected this port")
 
 
 @dataclass(slots=True, kw_only=True)
 class QueuePorts(Generic[S, Q]):
-    """The functions around a queue and its levels; one object serves all queues of a vhost.
+    """The functions that a queue and its levels call; all queues of a vhost share one object.
 
-    Of the store: ``kept`` is called with each slot that begins to hold messages in memory. ``read`` loads a paged-out
-    slot and then calls back, ``measure`` finds the body sizes of its messages, ``moments`` returns when they are due.
-    ``fetch`` reads some messages of paged-out slots by their ids, the first ones first.
+    Of the store: ``opened`` is called with each slot that is opened in memory. ``read`` loads a paged-out slot and then
+    calls back, ``measure`` finds the body sizes of its messages, ``moments`` returns when they are due. ``fetch`` reads
+    messages of paged-out slots by their ids, in order, and may stop before the last.
 
     Of the workers: ``assign`` assigns a new queue, ``retire`` removes a deleted one. ``settled`` collects the levels
     whose settlements are logged at the end of the loop turn. ``credit`` holds publishers back. ``sliced`` runs work
     that takes several turns.
 
-    Of the vhost: ``dead_letter`` publishes a dead letter. ``with_poisoned`` calls back once the queue for a queue's
+    Of the vhost: ``dead_letter`` publishes a dead letter. ``with_poisoned`` calls back once the queue of that name for
     poisoned messages exists; ``keep_poisoned`` is the setting of that name. ``accept`` adds a message to a level, with
-    the moment at which it is due and the other targets of its record, and returns its slot and index; messages accepted
-    and settled in a ``transaction`` survive a crash together or not at all. ``unused`` is called with a queue that
-    expired.
+    the moment at which it is due and the octets before the targets of its record, and returns its slot and index. The
+    messages accepted and settled in a ``transaction`` all survive a crash, or none of them. ``unused`` is called with a
+    queue that has expired.
 
-    Makers: ``kind_of`` returns the class of a new queue by its name. ``level_of`` creates each level of a queue, given
-    its priority, its number, and whether a durable one persists all messages; ``holding_of`` creates the `Holding` of a
-    queue and a level.
+    Factories: ``kind_of`` returns the class of a new queue by its name. ``level_of`` creates a level of a queue, given
+    its priority, its number, and whether it records transient messages; ``holding_of`` creates the `Holding` of a queue
+    and a level.
     """
 
     store: VhostStore
-    kept: Callable[[S, Slot], None]
+    opened: Callable[[S, Slot], None]
     read: Callable[[S, Slot, Callable[[], None]], None]
     measure: Callable[[S, Slot], None]
     moments: Callable[[S, Slot, Callable[[Sequence[int]], None]], None]
@@ -77,7 +77,6 @@ class QueuePorts(Generic[S, Q]):
         self.sliced = SlicedWork(self.deadlines)
 
     def apply_settings(self, *, keep_poisoned: bool) -> None:
-        """Apply changed settings."""
         self.keep_poisoned = keep_poisoned
 
     def connect(

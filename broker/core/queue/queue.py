@@ -1,6 +1,4 @@
-"""A queue: its levels, its consumers, and its rules. Its messages are in slots and nowhere else, and only a slot
-manager delivers them.
-"""
+"""A queue: its levels, its consumers, and its rules. Its messages are stored only in the slots of its levels."""
 
 from __future__ import annotations
 
@@ -27,28 +25,28 @@ from broker.store.record import LEVEL_SHIFT
 
 _log = get_logger()
 
-SILENT_MS: Final = 60_000  # between two log lines about messages of one queue with unreadable times
-DEFAULT_PRIORITY: Final = 4  # of a message without one in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
+SILENT_MS: Final = 60_000  # between two log lines of one queue about unreadable due headers
+DEFAULT_PRIORITY: Final = 4  # of messages without a priority in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
 PRIORITY_MAX: Final = 31
 
 
 class Queue(QueueHead):
     """One queue of a vhost.
 
-    Shapes: ``levels`` has one level per priority, the lowest first; ``level`` is the only one, or the lowest of a
-        ``prioritized`` queue. Their numbers are consecutive, and start with the queue's own. In a ``strict`` queue
-        ``level`` is that of DEFAULT_PRIORITY; the others are created at their first use. ``holding`` holds messages
-        until they are due, in a separate level; it is None until the first one. Invariant: ``plain`` means that a
-        publish need not check the queue's rules.
+    Shapes: ``levels`` has one level per priority, the lowest first. ``level`` is the only one, or the lowest of a
+        ``prioritized`` queue. The numbers of the levels are consecutive, starting with the queue's own. In a ``strict``
+        queue, ``level`` is that of DEFAULT_PRIORITY, and the others are created at their first use. ``holding`` holds
+        messages until they are due, in a separate level; it is created for the first one. ``plain`` is set if a publish
+        need not check the queue's rules.
     """
 
     __slots__ = ("_silent_until_ms", "arguments", "auto_delete", "duplicates", "exclusive_owner", "failures",
                  "had_consumers", "number", "operator_policy", "plain", "policy", "recovered")  # fmt: skip
 
     plain: bool
-    kept: bool = False  # it is internal: no policy applies, and nothing is published to its name
-    persists_all: bool = False  # a durable queue records its messages whatever their delivery mode
-    holds: str = ""  # what the broker keeps in it
+    is_internal: bool = False  # no policy applies, and nothing is published to its name
+    persists_all: bool = False  # whether a durable queue records transient messages, too
+    holds: str = ""  # a description of the contents of an internal queue
     is_overlay: bool = False  # its messages are for other brokers; messages from other brokers do not enter it
 
     def __init__(
@@ -62,14 +60,14 @@ class Queue(QueueHead):
         self.auto_delete = declaration.auto_delete
         self.arguments = arguments
         self.number = number = declaration.number
-        self.recovered = declaration.recovered  # its declaration was lost: no policy applies, no message is dropped
+        self.recovered = declaration.recovered  # the declaration was lost: no policy applies, no message is dropped
         self.had_consumers = False
-        self.failures = 0  # workers that failed while they served it
+        self.failures = 0  # how many workers failed while they served the queue
         self.policy: str | None = None
         self.operator_policy: str | None = None
         self.plain = True
         self.duplicates = Duplicates() if rules.deduplicates else None
-        self._silent_until_ms = 0  # when an unreadable time of a message is logged again
+        self._silent_until_ms = 0  # when an unreadable due header is logged again
         lowest = DEFAULT_PRIORITY if is_quorum else 0
         self.levels = tuple(
             [
@@ -80,11 +78,11 @@ class Queue(QueueHead):
         self.level = self.levels[0]
         self.prioritized = len(self.levels) > 1
         self.move_to(ports.assign(self))
-        self._take_rules(rules)
+        self._set_rules(rules)
         self.used()
 
     def move_to(self, worker: QueueWorker[Queue], *, failed: bool = False) -> None:
-        """Assign the queue to another worker, perhaps because the last one failed with it."""
+        """Assign the queue to a worker. `failed` is set if the former worker failed while it served the queue."""
         self.failures += failed
         self.awake = self.lags = False
         self.worker = worker
@@ -110,18 +108,18 @@ class Queue(QueueHead):
 
     @property
     def unacked(self) -> int:
-        """Messages that were delivered and not yet acked."""
+        """The number of messages that were delivered and not yet settled."""
         return sum(level.manager.unacked for level in self.levels)
 
     @property
     def delayed(self) -> int:
-        """Messages that wait until they are due."""
+        """The number of messages that wait until they are due."""
         return 0 if self.holding is None else self.holding.count
 
-    def before(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
-        """Check that the data needed by a get, consume, declare, purge, delete or commit is here. Raises: Postponed if
-        it is not. `exclusive` and `room` describe a new consumer: whether it is exclusive, and how many messages it can
-        take.
+    def prepare_for(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
+        """Prepare a get, consume, declare, purge, delete or commit. In a cluster, these may need data of other nodes.
+        Raises: Postponed until they have arrived. `exclusive` and `room` describe a new consumer: whether it is
+        exclusive, and for how many messages it has room.
         """
 
     def counts(self) -> tuple[int, int]:
@@ -133,7 +131,7 @@ class Queue(QueueHead):
         return self.unacked
 
     def note_ready(self, by_priority: dict[int, int]) -> None:
-        """Record the number of ready messages of each level on all nodes of a cluster."""
+        """Set the number of ready messages of each level on all nodes of a cluster."""
 
     def ready_by_priority(self) -> dict[int, int]:
         """Return the number of ready messages of each level, for an answer to an operator."""
@@ -146,37 +144,36 @@ class Queue(QueueHead):
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def fits(self, sizes: Sequence[int]) -> bool:
-        """Return whether a queue that rejects publishes has room for messages with bodies of these sizes.
-
-        A queue whose consumers can take messages now counts as having room.
+        """Return whether a queue that rejects publishes has room for messages with bodies of these sizes. A queue whose
+        consumers have room counts as having room.
         """
         if self.consumers.able():
             return True
         return not self.rules.exceeded(self.waiting + len(sizes), self.waiting_bytes + sum(sizes))
 
     def redeclare(self, declaration: QueueDeclaration) -> None:
-        """Set the arguments of a new declaration, whose rules are applied next."""
+        """Set the arguments of a new declaration; the caller applies its rules next."""
         self.arguments = declaration.arguments
 
     def apply_rules(self, rules: QueueRules, policy: str | None = None, operator_policy: str | None = None) -> bool:
-        """Set the rules from the current policies, with their names; return whether the rules have changed. If so,
-        `settle_in` must follow.
+        """Set the rules and the names of the policies that they are from; return whether the rules have changed. If so,
+        the caller must call `enforce_rules`.
 
-        Invariant: the levels, and whether one consumer is active at a time, stay those of the declaration.
+        Invariant: the levels, and whether there is a single active consumer, depend only on the declaration.
         """
         self.policy, self.operator_policy = policy, operator_policy
         if changed := rules != self.rules:
-            self._take_rules(rules)
+            self._set_rules(rules)
         return changed
 
-    def settle_in(self) -> None:
-        """Enforce changed rules."""
+    def enforce_rules(self) -> None:
+        """Apply changed rules to the messages in the queue."""
         if not self.deleted:
             self.used()
             self.check_expiry()
             self.enforce()
 
-    def _take_rules(self, rules: QueueRules) -> None:
+    def _set_rules(self, rules: QueueRules) -> None:
         self.rules = rules
         self.plain = (self.strict or not self.prioritized) and not rules.limited and rules.ttl_ms is None
         self.plain = self.plain and not (rules.due_headers or rules.deduplicates)
@@ -185,7 +182,7 @@ class Queue(QueueHead):
             level.limit_bytes(limited=rules.max_bytes is not None)
 
     def used(self) -> None:
-        """Postpone the expiry of an unused queue, because a consumer, basic.get or declare has used it."""
+        """Restart the queue's expiry, because a consumer, basic.get or declare has used the queue."""
         deadlines = self._ports.deadlines
         expires_ms = self.rules.expires_ms
         if expires_ms is None or self.consumers or self.deleted:
@@ -209,16 +206,16 @@ class Queue(QueueHead):
     def level_at(self, priority: int) -> Level:
         """Return the level of a priority of a strict queue, creating it if necessary.
 
-        Source: RabbitMQ 4.3, rabbit_fifo: a higher priority means the highest one.
+        Source: RabbitMQ 4.3, rabbit_fifo: a priority above PRIORITY_MAX counts as PRIORITY_MAX.
         """
         priority = min(priority, PRIORITY_MAX)
         for level in self.levels:
             if level.priority == priority:
                 return level
-        made = self._new_level(priority, persists_all=True)
-        self.levels = tuple(sorted((*self.levels, made), key=attrgetter("priority")))
+        level = self._new_level(priority, persists_all=True)
+        self.levels = tuple(sorted((*self.levels, level), key=attrgetter("priority")))
         self.prioritized = True
-        return made
+        return level
 
     def _new_level(self, priority: int, *, persists_all: bool) -> Level:
         level = self._ports.level_of(self, priority, _number_at(self.number, priority), self._ports, persists_all)
@@ -226,7 +223,6 @@ class Queue(QueueHead):
         return level
 
     def level_numbered(self, number: int) -> Level | None:
-        """Return the level with the queue's own number or one of its levels' numbers, creating it if necessary."""
         if self.deleted:
             return None
         priority = (number >> LEVEL_SHIFT) - 1
@@ -238,13 +234,13 @@ class Queue(QueueHead):
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The numbers of all levels that it has or may get."""
+        """The numbers of all levels that the queue has or may get."""
         if not self.strict:
             return [level.number for level in self.levels]
         return numbers_of(self.number)
 
     def ensure_holding(self) -> Holding:
-        """Return the holding of the queue's delayed messages, creating it if necessary."""
+        """Return the queue's holding level with its schedule, creating it if necessary."""
         holding = self.holding
         if holding is None:
             level = self._new_level(HOLDING_PRIORITY, persists_all=self.persists_all or self.strict)
@@ -253,9 +249,7 @@ class Queue(QueueHead):
         return holding
 
     def due_ms_of(self, message: Message) -> int | None:
-        """Return when a message with a time in a due header is due, None if it is due now. A message with an unreadable
-        time is due now.
-        """
+        """Return when a message is due by a due header, None if it is due now or the header is unreadable."""
         headers = self.rules.due_headers
         if not headers:
             return None
@@ -272,14 +266,13 @@ class Queue(QueueHead):
     def keep_until(
         self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
     ) -> None:
-        """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
         waiting = HeldMessage(message, due_ms)
         slot, index = self.ensure_holding().keep(waiting, due_ms, number, returns)
         if self.duplicates is not None:
             self.note_at(slot, index, waiting)
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
-        """Deliver a message that has become due, and is in the queue again, before all others."""
+        """Deliver a message that has become due, and was added to a level, before all others."""
         self.put_last(level.priority, slot, (index,))
         if self.duplicates is not None:
             self.note_at(slot, index, message)
@@ -294,7 +287,7 @@ class Queue(QueueHead):
         rules = self.rules
         if rules.overflow == DROP_HEAD or not rules.limited or not self._full_with(message):
             return True
-        self._serve()  # waiting consumers make room before a publisher is refused
+        self._serve()  # waiting consumers may make room
         if not self._full_with(message):
             return True
         if dead_letter and rules.overflow == REJECT_PUBLISH_DLX:
@@ -305,12 +298,12 @@ class Queue(QueueHead):
         return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
 
     def repeats(self, message: Message) -> bool:
-        """Return whether a deduplicating queue has a message with the same header; if so, it drops this one."""
+        """Return whether a deduplicating queue has a message with the same header value, and so drops this one."""
         digest = self.digest(message)
         if digest is None:
             return False
         for level in self.levels:
-            if level.before_next is not None:  # a message on its way
+            if level.before_next is not None:  # a wide publish has yet to enter the level
                 level.run_before_next()
         return self.duplicates is not None and self.duplicates.stops(digest, self._ports.clock.now_ms)
 
@@ -322,38 +315,36 @@ class Queue(QueueHead):
         self.note_at(slot, message_id - slot.first, message)
 
     def note_at(self, slot: Slot, index: int, message: Message) -> None:
-        """Record the place of a message in a deduplicating queue."""
+        """Record the slot and index of a message in a deduplicating queue."""
         digest = self.digest(message)
         if digest is not None and self.duplicates is not None:
             expires_ms = None if isinstance(message, HeldMessage) else self.expires_ms(message)
             self.duplicates.note(digest, slot, index, expires_ms, self._ports.clock.now_ms)
 
     def digest(self, message: Message) -> bytes | None:
-        """Return the digest of the deduplication header, None without it."""
         return digest_of(message)
 
     def accepted(self, message: Message) -> None:
-        """Apply the rules after one of the levels accepted a message."""
+        """Apply the rules after a level has accepted a message."""
         expires_ms = self.expires_ms(message)
         if expires_ms is not None:
             self.timed = True
             if expires_ms <= self._ports.clock.now_ms:
-                self._serve()  # a waiting consumer gets it, even if its time to live is 0
+                self._serve()  # a waiting consumer gets the message, even if its time to live is 0
             if not self.consumers.able():
                 self.check_expiry()
             else:
-                standing_ms = self._ports.deadlines.at_ms(self)
-                if standing_ms is None or expires_ms < standing_ms:
+                check_ms = self._ports.deadlines.at_ms(self)
+                if check_ms is None or expires_ms < check_ms:
                     self._ports.deadlines.set(self, expires_ms, self.check_expiry)
         self.enforce()
 
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Deliver returned messages of a strict queue before all others."""
         if self.strict:
             self.put_last(priority, slot, indexes)
 
     def find_returned(self) -> None:
-        """Deliver messages returned before a restart first: by priority, then by age."""
+        """Add messages that were returned before a restart to the lane, by priority and then by age."""
         if self.laned:
             for level in reversed(self.levels):
                 for slot in level.manager.slots.values():
@@ -369,17 +360,16 @@ class Queue(QueueHead):
     # -- consumers ----------------------------------------------------------------------------------------------------
 
     def add_consumer(self, consumer: RingMember) -> None:
-        """Add a consumer after those of its priority."""
         self.consumers.add(consumer)
         self.had_consumers = True
         self.used()
         self.wake()
 
     def remove_consumer(self, consumer: RingMember) -> None:
-        """Remove a consumer; after the last one, return the leases to the slot manager."""
+        """Remove a consumer; if it was the last one, return the leases to the slot manager."""
         self.consumers.remove(consumer)
         if self.consumers:
-            self.wake()  # another one may be the active one now
+            self.wake()  # another consumer may have become the active one
         else:
             for level in self.levels:
                 level.manager.end_leases(self.worker.owner)
@@ -397,7 +387,6 @@ class Queue(QueueHead):
             level.manager.end_leases(self.worker.owner)
 
     def resume(self) -> None:
-        """Deliver again."""
         self.consumers.resume()
         self.wake()
 
@@ -417,18 +406,17 @@ class Queue(QueueHead):
             self.wake_worker()
 
     def serve_first(self) -> int:
-        """Deliver before a method that would see the messages, and return the number delivered."""
         return self.worker.serve_first(self)
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop the ready messages, in this turn and later ones, and report their number; unacked messages stay. The
-        drops are logged by then.
+        """Drop the ready messages over several turns, log that, and call `done` with their number. Unacked messages are
+        not affected.
         """
         dropped: list[int] = []
         self._ports.sliced.run(self._purge_slots(dropped), lambda: self._end_purge(dropped, done))
 
     def _purge_slots(self, dropped: list[int]) -> Iterator[int]:
-        """Purge slot by slot, count the messages, and yield the cost in units of the turn's share."""
+        """Purge slot by slot, append the number of dropped messages to `dropped`, and yield the cost in units."""
         for level in self.all_levels:
             for count in level.purge():
                 dropped.append(count)
@@ -441,10 +429,10 @@ class Queue(QueueHead):
         done(sum(dropped))
 
     def delete(self) -> int:
-        """Cancel the consumers, drop everything and return the number of ready messages."""
+        """Cancel the consumers, drop all messages and return how many were ready."""
         count = self.ready
         self.deleted = True
-        self.exclusive_owner = None  # what still knows the queue, such as a cached route, does not keep its connection
+        self.exclusive_owner = None  # so that cached routes to the queue do not keep its connection in memory
         for consumer in self.consumers.clear():
             consumer.cancelled_by_broker()
         for level in self.all_levels:
@@ -455,11 +443,11 @@ class Queue(QueueHead):
         for key in (self, ("unused", self), ("limits", self)):
             self._ports.deadlines.cancel(key)
         self._ports.retire(self)
-        self._let_go()
+        self._drop_references()
         return count
 
-    def _let_go(self) -> None:
-        """Clear the references that lead back to the queue, so that it is freed with its last reference."""
+    def _drop_references(self) -> None:
+        """Break the reference cycles of a deleted queue, so that it is freed without the garbage collector."""
         self.level = Level.ended(self._ports)
         self.levels = (self.level,)
         self._lane = None

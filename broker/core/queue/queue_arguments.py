@@ -1,6 +1,6 @@
-"""The arguments of a queue that is about to be created, its type too. Order of checks and texts: RabbitMQ 4.3.
+"""Check the arguments of a queue that is about to be created. Order of checks and texts: RabbitMQ 4.3.
 
-Unknown arguments are kept and have no effect.
+Unknown arguments are stored and have no effect.
 """
 
 from __future__ import annotations
@@ -22,29 +22,29 @@ STREAM: Final = "stream"
 QUEUE_TYPES: Final = (CLASSIC, QUORUM, STREAM)
 PRIORITY_MAX: Final = 255
 DEFAULT_TYPE_FACT: Final = "default_queue_type"
-NO_TYPE: Final = "undefined"  # RabbitMQ's export for a vhost without one
+NO_TYPE: Final = "undefined"  # RabbitMQ exports this for a vhost without a default type
 TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
-"""Takes a value and all arguments; returns the reason why the value is invalid, as RabbitMQ prints it."""
+"""Takes a value and all arguments, and returns RabbitMQ's text if the value is invalid."""
 
 
 def default_type(facts: Mapping[str, Any]) -> str | None:
-    """Return the default type among the facts of a vhost, None when it is missing or not supported."""
-    said = _said(facts)
-    return TYPES.get(said) if isinstance(said, str) else None
+    """Return the default queue type among the facts of a vhost, None if it is missing or not supported."""
+    stated = _stated_type(facts)
+    return TYPES.get(stated) if isinstance(stated, str) else None
 
 
 def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
-    """Return why the default type among the facts of a vhost has no effect, None when it has one or is not set."""
-    said = _said(facts)
-    if said is None or default_type(facts) is not None:
+    """Return why the default queue type among the facts of a vhost has no effect, None if it has one or is missing."""
+    stated = _stated_type(facts)
+    if stated is None or default_type(facts) is not None:
         return None
-    return f"{DEFAULT_TYPE_FACT} {said!r} has no effect: {_reason(said)}"
+    return f"{DEFAULT_TYPE_FACT} {stated!r} has no effect: {_reason(stated)}"
 
 
 def check_default_type(name: str | None) -> str | None:
-    """Return a valid default type. Raises: ValueError."""
+    """Return the default queue type with a name, None for no default. Raises: ValueError for an unsupported one."""
     if name is None or name == NO_TYPE:
         return None
     if name not in TYPES:
@@ -55,9 +55,9 @@ def check_default_type(name: str | None) -> str | None:
 def with_default_type(
     arguments: Mapping[str, Any], default: str | None, *, durable: bool, exclusive: bool, auto_delete: bool
 ) -> Mapping[str, Any]:
-    """Return the arguments of a declare with the default type, unless they name one.
+    """Return the arguments of a declare, with the default queue type unless they state a type.
 
-    A queue that cannot be a quorum queue ignores a default of quorum.
+    The default quorum does not apply to a queue that cannot be a quorum queue.
     """
     if default is None or "x-queue-type" in arguments:
         return arguments
@@ -66,18 +66,18 @@ def with_default_type(
     return {**arguments, "x-queue-type": default}
 
 
-def _said(facts: Mapping[str, Any]) -> Any:
-    """Return the default type in a vhost's facts: RabbitMQ writes it next to the name and in the metadata."""
+def _stated_type(facts: Mapping[str, Any]) -> Any:
+    """Return the default type that the facts state: RabbitMQ writes it next to the name and in the metadata."""
     metadata = facts.get("metadata")
     for found in (facts, metadata if isinstance(metadata, Mapping) else {}):
-        said = found.get(DEFAULT_TYPE_FACT)
-        if said is not None and said != NO_TYPE:
-            return said
+        stated = found.get(DEFAULT_TYPE_FACT)
+        if stated is not None and stated != NO_TYPE:
+            return stated
     return None
 
 
-def _reason(said: Any) -> str:
-    return "streams are not supported" if said == STREAM else f"it is {CLASSIC} or {QUORUM}"
+def _reason(stated: Any) -> str:
+    return "streams are not supported" if stated == STREAM else f"it is {CLASSIC} or {QUORUM}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,11 +121,13 @@ def _integer(value: Any, _arguments: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _natural(most: int, value: Any, arguments: Mapping[str, Any], *, excess: str = "max_value_exceeded") -> str | None:
+def _natural(
+    maximum: int, value: Any, arguments: Mapping[str, Any], *, excess: str = "max_value_exceeded"
+) -> str | None:
     reason = _integer(value, arguments)
     if reason is None and value < 0:
         reason = f"{{value_negative,{value}}}"
-    elif reason is None and value > most:
+    elif reason is None and value > maximum:
         reason = f"{{{excess},{value}}}"
     return reason
 
@@ -140,7 +142,7 @@ def _positive(check: Check, value: Any, arguments: Mapping[str, Any]) -> str | N
 
 
 def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    """Refuse a key that no frame can hold; RabbitMQ accepts it and then fails to deliver the dead letters."""
+    """Refuse a key that is not a short string; RabbitMQ accepts it and then cannot deliver the dead letters."""
     reason = _text(value, arguments)
     if reason is None and not is_short_text(value):
         reason = f'"expected UTF-8 of at most {SHORT_STRING_MAX_BYTES} bytes"'
@@ -158,7 +160,7 @@ _type = partial(_choice, "\"unsupported queue type '{}'\"", QUEUE_TYPES)
 _strategy = partial(_choice, "invalid_dlx_strategy", ("at-most-once", "at-least-once"))
 _locator = partial(_choice, "invalid_queue_locator_arg", ("client-local", "random", "least-leaders", "balanced"))
 
-# In RabbitMQ's order of checks and comparisons: the queue types that have the argument, and its check.
+# For each argument: the queue types that have it, and its check; in the order of RabbitMQ's checks and comparisons.
 _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-expires": (SUPPORTED_TYPES, partial(_positive, _time)),
     "x-message-ttl": (SUPPORTED_TYPES, _time),
@@ -183,17 +185,18 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-delivery-limit": ((QUORUM,), _integer),  # RabbitMQ accepts anything; in RabbitMQ 4, -1 means no limit
     "x-queue-master-locator": ((CLASSIC,), _text),
     "x-consumer-timeout": (SUPPORTED_TYPES, _count),  # RabbitMQ refuses it for classic queues
-    "x-consumer-disconnected-timeout": ((QUORUM,), _count),  # of brokers that cannot be reached: none waits here
+    "x-consumer-disconnected-timeout": ((QUORUM,), _count),  # has no effect
     "x-member-placement-tag": ((QUORUM,), _text),
-    "x-delayed-retry-type": (SUPPORTED_TYPES, _anything),  # RabbitMQ checks none of the three, and has them for quorum
-    "x-delayed-retry-min": (SUPPORTED_TYPES, _anything),  # ... queues only
+    # RabbitMQ has the next three for quorum queues only, and does not check them.
+    "x-delayed-retry-type": (SUPPORTED_TYPES, _anything),
+    "x-delayed-retry-min": (SUPPORTED_TYPES, _anything),
     "x-delayed-retry-max": (SUPPORTED_TYPES, _anything),
-    "x-message-deduplication": (SUPPORTED_TYPES, _boolean),  # of a plugin, which has it for classic queues
+    "x-message-deduplication": (SUPPORTED_TYPES, _boolean),  # a plugin of RabbitMQ has it for classic queues
 }
 
 
 def compared_arguments(arguments: Mapping[str, Any]) -> list[str]:
-    """Return the names of the arguments in which a second declare must not differ, for a queue with these."""
+    """Return the names of the arguments of a queue that must be equal in another declare of the queue."""
     kind = queue_type(arguments)
     return [name for name, (types, _) in _ARGUMENTS.items() if kind in types]
 
@@ -203,7 +206,8 @@ def check_queue_arguments(
 ) -> None:
     """Check the arguments of a queue that is about to be created.
 
-    Raises: 406 for a bad value, an argument or property that a queue of its type cannot have, and a level.
+    Raises: 406 for an invalid value, for an argument or property that a queue of this type cannot have, and for a
+        stream.
     """
     named_exchange(resource, arguments, "x-dead-letter-exchange")
     if "x-queue-type" in arguments:

@@ -1,4 +1,4 @@
-"""The rules of one queue, combined from its arguments and the policies that match it."""
+"""The rules of one queue, which result from its arguments and the policies that match its name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ REJECT_PUBLISH_DLX: Final = "reject-publish-dlx"
 QUORUM: Final = "quorum"
 POISONED_SUFFIX: Final = ".poisoned"
 POISONED_ARGUMENTS: Final[dict[str, Any]] = {"x-queue-type": QUORUM, "x-delivery-limit": -1}
-"""The arguments of a queue for poisoned messages: it persists transient messages too, and has no delivery limit."""
+"""The arguments of a queue for poisoned messages: such a queue persists transient messages, too."""
 QUORUM_DELIVERY_LIMIT: Final = 20  # RabbitMQ 4's default for quorum queues
 RETRY_ALL: Final = "all"
 RETRY_FAILED: Final = "failed"
@@ -24,30 +24,29 @@ RETRY_TYPES: Final = (RETRY_ALL, RETRY_FAILED, RETRY_RETURNED)
 
 
 def queue_type(arguments: Mapping[str, Any]) -> str:
-    """Return the declared type of a queue; the same implementation serves every type."""
+    """Return the declared type of a queue."""
     return str(arguments.get("x-queue-type", "classic"))
 
 
 def poisoned_name(queue: str) -> str:
-    """Return the name of the queue for the poisoned messages of a queue."""
+    """Return the name of the queue that gets the poisoned messages of a queue."""
     return queue + POISONED_SUFFIX
 
 
 def can_keep_poisoned(queue: str) -> bool:
-    """Return whether the name of a queue is short enough for the suffix."""
+    """Return whether the name of a queue is short enough for `poisoned_name`."""
     return len(queue.encode()) + len(POISONED_SUFFIX) <= SHORT_STRING_MAX_BYTES
 
 
 def is_poisoned_name(queue: str) -> bool:
-    """Return whether a queue is one for poisoned messages."""
+    """Return whether a name is that of a queue for poisoned messages."""
     return queue.endswith(POISONED_SUFFIX)
 
 
 @dataclass(frozen=True, slots=True)
 class DelayedRetry:
-    """The rule for holding returned messages before they are delivered again: which ones, and for how long.
+    """The rule that delays the redelivery of returned messages. Shapes: ``type`` is one of RETRY_TYPES.
 
-    Shapes: ``type`` is one of RETRY_TYPES.
     Source: RabbitMQ 4.3, rabbit_fifo.
     """
 
@@ -56,11 +55,11 @@ class DelayedRetry:
     max_ms: int
 
     def holds(self, *, failed: bool) -> bool:
-        """Return whether a message is held whose delivery `failed`, or else was returned."""
+        """Return whether a message is delayed after its delivery has `failed`, or else after it was returned."""
         return self.type == RETRY_ALL or (self.type == RETRY_FAILED) is failed
 
     def wait_ms(self, failures: int) -> int:
-        """Return the wait of a message after this number of failed deliveries."""
+        """Return the delay after a number of failed deliveries."""
         return min(self.min_ms * max(1, failures), self.max_ms)
 
 
@@ -68,13 +67,13 @@ class DelayedRetry:
 class QueueRules:
     """The rules of one queue. None means no limit.
 
-    Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may go unused. ``max_length``
-        counts ready messages, ``max_bytes`` their bodies. A message returned more than ``delivery_limit`` times is
-        dead-lettered; without a dead letter exchange it is dropped, unless the queue shall ``keep_poisoned`` messages
-        (None: the setting decides). ``max_priority`` 0 is a queue without priorities. A consumer may hold a message for
-        ``consumer_timeout_ms``. Returned messages wait as ``retry`` specifies. A message with a time in one of the
-        headers ``due_headers`` waits until then. A queue that ``deduplicates`` accepts no message with the same
-        deduplication header as one of its messages.
+    Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may be unused. ``max_length``
+        limits the number of waiting messages, ``max_bytes`` the size of their bodies. A message whose delivery has
+        failed more than ``delivery_limit`` times is poisoned: it is dead-lettered, or without a dead letter exchange
+        dropped, unless ``keep_poisoned`` is set (None: the setting decides). ``max_priority`` is 0 for a queue without
+        priorities. A message may be unacked for ``consumer_timeout_ms``. ``retry`` delays the redelivery of returned
+        messages. A message with a time in one of the ``due_headers`` is held until then. A queue that ``deduplicates``
+        accepts no message whose deduplication header equals that of a message in the queue.
     """
 
     ttl_ms: int | None = None
@@ -100,23 +99,23 @@ class QueueRules:
         return self.max_length is not None or self.max_bytes is not None
 
     def exceeded(self, messages: int, size_bytes: int) -> bool:
-        """Return whether this number of messages, of that size in all, exceeds a limit."""
+        """Return whether a number of messages, or their total size, exceeds a limit."""
         if self.max_length is not None and messages > self.max_length:
             return True
         return self.max_bytes is not None and size_bytes > self.max_bytes
 
 
 PLAIN: Final = QueueRules()
-NUMBER_MAX: Final = 1 << 62  # never reached; the sum with a time or a count still fits into 64 bits
+NUMBER_MAX: Final = 1 << 62  # as good as unlimited; its sum with a time or a count fits into 64 bits
 _KEYS_OF_RETRY: Final = frozenset({"x-delayed-retry-type", "delayed-retry-type"})
 _NOTHING: Final[Mapping[str, Any]] = {}
 
 
 def merged_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the definitions of a policy and an operator policy as one, as they apply together.
+    """Return the definition that results from a policy and an operator policy.
 
-    Source: RabbitMQ, rabbit_policy: the smaller of two numbers applies, else the operator's value. -1 means no limit.
-        Of two minimum waits before a retry, the larger applies.
+    Source: RabbitMQ, rabbit_policy: of two numbers the smaller applies, where -1 means no limit; for delayed-retry-min
+        the larger. Other values are the operator's.
     """
     merged = {**policy, **operator}
     for name in policy.keys() & operator.keys():
@@ -129,12 +128,12 @@ def merged_definitions(policy: Mapping[str, Any], operator: Mapping[str, Any]) -
 def queue_rules(
     arguments: Mapping[str, Any], policy: Mapping[str, Any] = _NOTHING, operator: Mapping[str, Any] = _NOTHING
 ) -> QueueRules:
-    """Return the rules of a queue with these arguments under a policy's and an operator policy's definition.
+    """Return the rules of a queue, given its arguments and the definitions of its policy and its operator policy.
 
     The arguments were checked when the queue was declared, the definitions when the policies were set. Numbers are
-    capped at NUMBER_MAX: clients and operators may give any 63-bit number, as in RabbitMQ.
-    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the smallest of several numbers applies; for texts, the
-        operator's, else the client's, else the policy's.
+    capped at NUMBER_MAX: clients and operators may send any 63-bit number, as in RabbitMQ.
+    Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the smallest number applies; of other values the operator
+        policy's, else the argument's, else the policy's.
     """
     if not arguments and not policy and not operator:
         return PLAIN
@@ -145,8 +144,8 @@ def queue_rules(
     if limit is None and quorum:
         limit = QUORUM_DELIVERY_LIMIT
     if limit is not None and limit < 0:
-        most = max(_numbers(given, "delivery-limit"))  # RabbitMQ 4: -1 means no limit, and any limit overrides it
-        limit = None if most < 0 else most
+        largest = max(_numbers(given, "delivery-limit"))  # RabbitMQ 4: -1 means no limit, and any limit overrides it
+        limit = None if largest < 0 else largest
     exchange = _chosen(given, "dead-letter-exchange")
     return QueueRules(
         ttl_ms=min(_numbers(given, "message-ttl"), default=None),
@@ -169,18 +168,18 @@ def queue_rules(
 
 
 def _retry(arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Mapping[str, Any]) -> DelayedRetry | None:
-    """Return the delayed retry of a queue.
+    """Return the delayed retry of a queue, None without one.
 
-    Source: RabbitMQ 4.3, rabbit_quorum_queue: the policy's type wins over the client's, and the smaller of two numbers
+    Source: RabbitMQ 4.3, rabbit_quorum_queue: the policy's type overrides the argument, and the smaller of two numbers
         applies. The arguments are not checked at the declaration; invalid ones are ignored.
     """
     merged = merged_definitions(policy, operator)
     kind = merged.get("delayed-retry-type", arguments.get("x-delayed-retry-type"))
-    least = _positive(arguments.get("x-delayed-retry-min"), merged.get("delayed-retry-min"))
-    if kind not in RETRY_TYPES or least is None:
+    min_ms = _positive(arguments.get("x-delayed-retry-min"), merged.get("delayed-retry-min"))
+    if kind not in RETRY_TYPES or min_ms is None:
         return None
-    most = _positive(arguments.get("x-delayed-retry-max"), merged.get("delayed-retry-max"))
-    return DelayedRetry(str(kind), least, least if most is None else most)
+    max_ms = _positive(arguments.get("x-delayed-retry-max"), merged.get("delayed-retry-max"))
+    return DelayedRetry(str(kind), min_ms, min_ms if max_ms is None else max_ms)
 
 
 def _positive(*values: Any) -> int | None:
@@ -190,8 +189,8 @@ def _positive(*values: Any) -> int | None:
 
 
 _Given = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
-"""The arguments, policy and operator policy of a queue. Nested functions that share them would, compiled, be a
-reference cycle for each queue."""
+"""The arguments, policy and operator policy of a queue: a parameter, because compiled nested functions that share them
+would be a reference cycle for each queue."""
 
 
 def _numbers(given: _Given, name: str) -> list[int]:

@@ -14,18 +14,17 @@ from broker.core.queue.consumer_ring import RingMember
 from broker.core.queue.level import Level
 from broker.slots.slot import ONES, Slot, dense, single
 
-EMPTY_MAX: Final = 32  # empty runs to keep before compacting, or as many as there are non-empty ones
-
+EMPTY_MAX: Final = 32  # keep at most this many empty runs, or as many as there are non-empty ones, before compacting
 LATE_MAX: Final = 256  # ranges of tags that may be acknowledged late; older ranges are forgotten
 
-_looks: Final = count(1)  # the number of the current search for repeated slots
+_searches: Final = count(1)  # numbers the searches for repeated slots
 
 
-@mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: a channel lets go of it when it closes
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it; a closed channel drops it
 class SlotDelivery:
-    """Messages of one slot that were delivered to one consumer, None for those that basic.get fetched.
+    """Messages of one slot that were delivered to one consumer, which is None for basic.get.
 
-    Shapes: ``count`` indexes that ascend from ``start`` on; they are a range exactly when they are dense.
+    Shapes: ``indexes`` has ``count`` ascending indexes from ``start`` on, as a range if they are dense, else as a list.
     """
 
     __slots__ = ("consumer", "count", "indexes", "level", "slot", "start")
@@ -43,14 +42,14 @@ class SlotDelivery:
 
 @mypyc_attr(acyclic=True)
 class Run(SlotDelivery):
-    """A delivery under consecutive delivery tags, of which some may be acknowledged.
+    """A delivery with consecutive delivery tags, some of which may have been acknowledged.
 
     Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``.
-    Invariant: ``left`` messages wait, and ``low`` is the tag of the first of them. ``gone`` marks tags above ``low``
-        that no longer wait; it is made for the first of these.
+    Invariant: ``left`` messages are unacked, and ``low`` is the tag of the first of them. ``removed`` marks tags above
+        ``low`` that are no longer unacked, and is None as long as there are none.
     """
 
-    __slots__ = ("first", "gone", "last", "left", "low")
+    __slots__ = ("first", "last", "left", "low", "removed")
 
     def __init__(
         self,
@@ -62,7 +61,7 @@ class Run(SlotDelivery):
         count: int,
         consumer: RingMember | None,
     ) -> None:
-        # Assigned here: calling the parent's constructor would cost one call per delivery.
+        # Not by the parent's constructor, which would cost one call per delivery.
         self.level = level
         self.slot = slot
         self.indexes = indexes
@@ -72,77 +71,78 @@ class Run(SlotDelivery):
         self.first = self.low = first
         self.left = count
         self.last = first + count - 1
-        self.gone: bytearray | None = None
+        self.removed: bytearray | None = None
 
     def remove(self, tag: int) -> None:
-        """Remove one message that waits. Cost: O(tags that were removed before and come next)."""
+        """Remove one unacked message. Cost: O(removed tags that directly follow it)."""
         self.left -= 1
-        gone = self.gone
+        removed = self.removed
         if tag != self.low:
-            if gone is None:
-                gone = self.gone = bytearray(self.last - self.first + 1)
-            gone[tag - self.first] = 1
-        elif gone is None:
+            if removed is None:
+                removed = self.removed = bytearray(self.last - self.first + 1)
+            removed[tag - self.first] = 1
+        elif removed is None:
             self.low = tag + 1
         elif self.left:
-            self.low = self.first + gone.find(0, tag - self.first + 1)
+            self.low = self.first + removed.find(0, tag - self.first + 1)
 
     def remove_up_to(self, tag: int) -> SlotDelivery:
-        """Remove and return the messages that wait under the tags up to one that does. Cost: O(tags)."""
+        """Remove and return the unacked messages up to the tag of one of them. Cost: O(tags)."""
         if tag == self.last and self.left == self.count:
             self.left = 0
-            return self  # the usual case: all of them
+            return self  # the usual case: all messages
         indexes = self.waiting(tag)
         count = len(indexes)
         self.left -= count
         if self.left:
-            gone = self.gone
-            self.low = tag + 1 if gone is None else self.first + gone.find(0, tag - self.first + 1)
+            removed = self.removed
+            self.low = tag + 1 if removed is None else self.first + removed.find(0, tag - self.first + 1)
         return SlotDelivery(self.level, self.slot, indexes, indexes[0], count, self.consumer)
 
     def restore(self, tags: Sequence[int]) -> None:
-        """Return removed messages to the run. Shapes: ``tags`` ascend."""
+        """Restore removed messages. Shapes: `tags` ascend."""
         first = self.first
         low = self.low if self.left else self.last + 1
         self.left += len(tags)
         self.low = min(low, tags[0])
         if self.left == self.count:
-            self.gone = None
+            self.removed = None
             return
-        if self.gone is None:
-            self.gone = bytearray(self.last - first + 1)
-        self.gone[: low - first] = b"\1" * (low - first)
+        if self.removed is None:
+            self.removed = bytearray(self.last - first + 1)
+        self.removed[: low - first] = b"\1" * (low - first)
         if isinstance(tags, range):
-            self.gone[tags.start - first : tags.stop - first] = bytes(len(tags))
+            self.removed[tags.start - first : tags.stop - first] = bytes(len(tags))
         else:
             for tag in tags:
-                self.gone[tag - first] = 0
+                self.removed[tag - first] = 0
 
     def waiting(self, tag: int) -> Sequence[int]:
-        """Return the indexes of the waiting messages with tags up to one."""
-        indexes, gone = self.indexes, self.gone
+        """Return the indexes of the unacked messages with tags up to `tag`."""
+        indexes, removed = self.indexes, self.removed
         start = self.low - self.first
         stop = tag - self.first + 1
-        if gone is not None:
-            return dense([indexes[place] for place in range(start, stop) if not gone[place]])
+        if removed is not None:
+            return dense([indexes[place] for place in range(start, stop) if not removed[place]])
         return indexes if stop - start == len(indexes) else dense(indexes[start:stop])
 
     def tags(self, upto: int) -> Sequence[int]:
-        """Return the waiting tags up to one."""
-        first, gone = self.first, self.gone
+        """Return the tags of unacked messages up to `upto`."""
+        first, removed = self.first, self.removed
         tags = range(self.low, min(self.last, upto) + 1)
-        if gone is None or not tags:
+        if removed is None or not tags:
             return tags
-        waiting = [tag for tag in tags if not gone[tag - first]]
+        waiting = [tag for tag in tags if not removed[tag - first]]
         return dense(waiting) if waiting else waiting
 
 
 class Unacked:
-    """Number the deliveries of a channel and keep those that wait for an acknowledgement, as runs.
+    """Number the deliveries of a channel, and store the unacked ones as runs.
 
-    Cost: a mark per message that is acknowledged before older ones; a tag out of order costs a search among the runs.
-    Invariant: tags ascend over ``runs``. ``count`` is the number of waiting messages. ``_empty`` counts the runs
-        without a message, which include all before ``_front``, the run of the oldest message.
+    Cost: an octet for each message that is acknowledged before older ones; an ack out of order costs a search among the
+        runs.
+    Invariant: tags ascend over ``runs``. ``count`` is the number of unacked messages. ``_empty`` counts the runs
+        without an unacked message. They include all runs before ``_front``, the index of the run of the oldest message.
     """
 
     __slots__ = ("_empty", "_front", "aside", "count", "last_tag", "late", "runs")
@@ -153,14 +153,14 @@ class Unacked:
         self._front = 0
         self._empty = 0
         self.count = 0
-        # Most channels have neither, and a list for each would take memory.
-        self.late: list[Sequence[int]] | None = None  # tags of requeued messages: late acks of them have no effect
-        self.aside: list[tuple[Sequence[int], SlotDelivery]] | None = None  # acknowledged in a transaction, with tags
+        # None until they are needed, because most channels never need them.
+        self.late: list[Sequence[int]] | None = None  # tags that the broker has requeued: late acks have no effect
+        self.aside: list[tuple[Sequence[int], SlotDelivery]] | None = None  # tags and deliveries acked in a transaction
 
     def handed_out(self, level: Level, slot: Slot, indexes: Sequence[int], consumer: RingMember | None) -> None:
-        """Record messages sent with the next tags that need an acknowledgement.
+        """Record messages that were sent with the next tags and must be acknowledged.
 
-        Shapes: ``indexes`` ascend; they are kept, and must not be changed.
+        Shapes: `indexes` ascend; the caller must not change them afterwards.
         """
         count = len(indexes)
         if not count:
@@ -184,7 +184,7 @@ class Unacked:
     def _add(
         self, level: Level, slot: Slot, indexes: Sequence[int], start: int, count: int, consumer: RingMember | None
     ) -> None:
-        """Add messages to the last run if they continue it, otherwise begin a new run."""
+        """Add messages to the last run if they continue it, otherwise to a new run."""
         tag = self.last_tag + 1
         self.last_tag += count
         self.count += count
@@ -195,7 +195,7 @@ class Unacked:
                 run.slot is slot
                 and run.consumer is consumer
                 and run.last + 1 == tag
-                and run.gone is None
+                and run.removed is None
                 and run.left
                 and run.start + run.count == start
                 and isinstance(run.indexes, range)
@@ -214,15 +214,15 @@ class Unacked:
         return self.last_tag
 
     def add(self, level: Level, slot: Slot, index: int) -> int:
-        """Assign the next delivery tag to a fetched message that needs an acknowledgement."""
+        """Record a message fetched by basic.get that must be acknowledged, and return its tag."""
         self.handed_out_one(level, slot, index, None)
         return self.last_tag
 
     def take(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:
-        """Remove and return the deliveries that an acknowledgement names, in the order of their tags.
+        """Remove and return the deliveries that are acknowledged, in the order of their tags.
 
-        Shapes: tag 0 with multiple names all of them.
-        Raises: ChannelError 406 for an unknown tag, unless its message was taken back.
+        Shapes: tag 0 with `multiple` acknowledges all deliveries.
+        Raises: ChannelError 406 for an unknown tag, unless the broker has requeued its message.
         """
         if self.late and any(tag in tags for tags in self.late):
             before = self._tags(tag) if multiple else []
@@ -242,7 +242,7 @@ class Unacked:
             return [run]
         at = tag - run.first
         index = run.start + at if isinstance(run.indexes, range) else run.indexes[at]
-        if run.low == tag and run.gone is None:  # the usual case: in order
+        if run.low == tag and run.removed is None:  # the usual case: in order
             run.low = tag + 1  # hot: written here
             run.left -= 1  # hot: written here
         else:
@@ -253,14 +253,14 @@ class Unacked:
         return [SlotDelivery(run.level, run.slot, single(index), index, 1, run.consumer)]
 
     def take_all(self) -> list[SlotDelivery]:
-        """Remove and return all waiting deliveries."""
+        """Remove and return all unacked deliveries."""
         taken = [run.remove_up_to(run.last) for run in self.runs if run.left]
         self.count = 0
         self._drop_empty()
         return taken
 
     def take_back(self, consumer: RingMember, upto: int) -> list[SlotDelivery]:
-        """Remove and return one consumer's messages with tags up to one; they may still be acknowledged."""
+        """Remove and return a consumer's deliveries with tags up to `upto`; late acks of them have no effect."""
         taken = []
         for run in self.runs:
             if run.first > upto:
@@ -284,40 +284,40 @@ class Unacked:
             del late[:-LATE_MAX]
 
     def oldest_of(self, consumer: RingMember) -> int:
-        """Return the tag of the message that a consumer has held longest, or one past the last tag if it holds none."""
+        """Return the tag of a consumer's oldest unacked message; if it has none, the next tag."""
         return next((run.low for run in self.runs if run.left and run.consumer is consumer), self.last_tag + 1)
 
     @property
     def oldest(self) -> int | None:
-        """The tag that has waited longest, None if none waits."""
+        """The tag of the oldest unacked message, None without one."""
         return self.runs[self._front].low if self.count else None
 
     def indexes_of(self, slot: Slot) -> list[int]:
-        """List the waiting messages of one slot. Cost: O(runs + messages listed)."""
+        """Return the indexes of the unacked messages of a slot. Cost: O(runs + messages returned)."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
         waiting += [delivery.indexes for _, delivery in self.aside or () if delivery.slot is slot]
         return list(chain.from_iterable(waiting))
 
     def levels(self) -> Iterable[Level]:
-        """Return the levels of the waiting messages, each once. Cost: O(runs)."""
+        """Return the levels of the unacked messages, each once. Cost: O(runs)."""
         return dict.fromkeys([run.level for run in self.runs if run.left])
 
     def _run_of(self, tag: int) -> Run:
-        """Return the run of a waiting tag. Raises: ChannelError 406 if it is not waiting."""
+        """Return the run of an unacked tag. Raises: ChannelError 406 for any other tag."""
         if self.count:
             run = self.runs[self._front]
             if tag > run.last:
                 run = self.runs[self._search(tag)]
             if run.low <= tag <= run.last and run.left:
-                gone = run.gone
-                if gone is None or not gone[tag - run.first]:
+                removed = run.removed
+                if removed is None or not removed[tag - run.first]:
                     return run
         raise ChannelError(406, f"unknown delivery tag {tag}")
 
     def _search(self, tag: int) -> int:
-        """Return the index of the last run that begins at or below a tag, as the front run does."""
+        """Return the index of the last run that begins at or before a tag; the front run does."""
         runs = self.runs
-        low, high = self._front, len(runs) - 1  # runs[low] begins there or below, runs[high + 1] beyond
+        low, high = self._front, len(runs) - 1  # runs[low] begins at or before the tag, runs[high + 1] after it
         if runs[high].first <= tag:
             return high
         while low < high:
@@ -350,9 +350,9 @@ class Unacked:
         return taken
 
     def _drop_empty(self) -> None:
-        """Move the front to a run with messages left, and drop the empty runs when there are too many.
+        """Advance the front to a run with unacked messages, and drop the empty runs if there are too many.
 
-        Cost: amortised, a few steps for each run that became empty.
+        Cost: O(1) amortised for each run that became empty.
         """
         runs = self.runs
         if not self.count:
@@ -371,13 +371,12 @@ class Unacked:
 
     @property
     def aside_count(self) -> int:
-        """The number of messages set aside."""
         return sum([delivery.count for _, delivery in self.aside or ()])
 
     def set_aside(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:
-        """Set the deliveries that an acknowledgement names aside, and return them.
+        """Set aside the deliveries that are acknowledged in a transaction, and return them.
 
-        Raises: ChannelError 406 for a tag that is not waiting, or already set aside.
+        Raises: ChannelError 406 for a tag that is not unacked, or already set aside.
         """
         tags: list[Sequence[int]] = self._tags(tag or self.last_tag) if multiple else [range(tag, tag + 1)]
         taken = self.take(tag, multiple=multiple)
@@ -392,12 +391,12 @@ class Unacked:
         self.aside = None
 
     def put_back(self) -> None:
-        """Put all deliveries set aside back in their places. Cost: O(deliveries set aside, and runs)."""
+        """Restore all deliveries that were set aside. Cost: O(deliveries set aside, and runs)."""
         if not self.aside:
             return
         aside, self.aside = sorted(self.aside, key=lambda one: one[0][0]), None
         runs, place = self.runs, 0
-        lost: list[Run] = []  # of runs that were dropped since
+        new: list[Run] = []  # for deliveries whose runs were dropped
         for tags, delivery in aside:
             self.count += len(tags)
             while place < len(runs) and runs[place].last < tags[0]:
@@ -405,16 +404,16 @@ class Unacked:
             if place < len(runs) and runs[place].first <= tags[0]:
                 runs[place].restore(tags)
             else:
-                lost += _runs(tags, delivery)
-        if lost:
-            runs += lost
+                new += _runs(tags, delivery)
+        if new:
+            runs += new
             runs.sort(key=attrgetter("first"))
         self._front = 0
         self._empty = len([run for run in runs if not run.left])
         self._drop_empty()
 
     def _tags(self, upto: int) -> list[Sequence[int]]:
-        """List the waiting tags up to one, by run. Cost: O(runs listed)."""
+        """Return the unacked tags up to `upto`, by run. Cost: O(runs returned)."""
         found: list[Sequence[int]] = []
         for place in range(self._front, len(self.runs)):
             run = self.runs[place]
@@ -426,7 +425,7 @@ class Unacked:
 
 
 def _runs(tags: Sequence[int], delivery: SlotDelivery) -> Iterable[Run]:
-    """Return new runs for messages whose run was dropped: one run if no tag is missing between them."""
+    """Return new runs for messages whose run was dropped: one run if their tags are dense."""
     level, slot, consumer = delivery.level, delivery.slot, delivery.consumer
     if isinstance(tags, range):
         return [Run(tags.start, level, slot, delivery.indexes, delivery.start, delivery.count, consumer)]
@@ -437,8 +436,8 @@ def _runs(tags: Sequence[int], delivery: SlotDelivery) -> Iterable[Run]:
 
 
 def differ(deliveries: list[SlotDelivery]) -> bool:
-    """Return whether all deliveries are of different slots, so that `by_slot` would change nothing."""
-    number = next(_looks)
+    """Return whether all deliveries are of different slots, so that `by_slot` would group none."""
+    number = next(_searches)
     for delivery in deliveries:
         slot = delivery.slot
         if slot.seen == number:
@@ -448,7 +447,7 @@ def differ(deliveries: list[SlotDelivery]) -> bool:
 
 
 def by_slot(deliveries: Sequence[SlotDelivery]) -> list[tuple[Level, Slot, Sequence[int]]]:
-    """Group deliveries by slot, in the order of first appearance; the indexes of each group ascend."""
+    """Group deliveries by slot, in the order of their first appearance; the indexes of each group ascend."""
     if len(deliveries) == 1:
         lone = deliveries[0]
         return [(lone.level, lone.slot, lone.indexes)]

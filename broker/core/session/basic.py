@@ -1,4 +1,4 @@
-"""The Basic class on one channel except publishing: qos, consume, cancel, get, ack, nack, reject, recover."""
+"""The Basic class on one channel, except publishing: qos, consume, cancel, get, ack, nack, reject, recover."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from broker.core.sliced_work import MESSAGES_PER_UNIT
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-# Celery raises the prefetch of a running consumer for each task with a countdown, and lowers it again. kombu does so
-# with global=true where the broker calls itself RabbitMQ 3.3 to 3.13, and with global=false elsewhere: there it expects
-# AMQP's own reading (0-9-1, basic.qos: of the channel, whenever its consumers started).
+# Celery raises the prefetch of a running consumer for each task with a countdown, and lowers it again. kombu sends that
+# with global=true to a broker that calls itself RabbitMQ 3.3 to 3.13, and with global=false to any other: there it
+# expects that basic.qos applies to the whole channel, including running consumers, as in the AMQP 0-9-1 specification.
 QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 RABBITMQ: Final = "RabbitMQ"
-MARKS_MAX: Final = 4096
-DELIVERIES_AT_ONCE: Final = 16  # runs of messages, of one slot each, acknowledged or requeued in one step
+MARKS_MAX: Final = 4096  # marks per channel for the consumer timeout
+DELIVERIES_AT_ONCE: Final = 16  # deliveries, of messages of one slot each, that are settled or requeued in one step
 
 
 class BasicSession(ChannelConsumers):
-    """Consume, fetch and settle for one channel."""
+    """The consumers, the fetched messages and the acknowledgements of one channel."""
 
     __slots__ = ("_channel", "_fetches", "_marks", "_session", "_vhost", "closed", "consumers_max")
 
@@ -44,14 +44,14 @@ class BasicSession(ChannelConsumers):
         self._session = session
         self._vhost = vhost
         self.closed = False
-        self._fetches = False  # whether basic.get has delivered anything that needs an ack
+        self._fetches = False  # whether basic.get has delivered a message that must be acknowledged
         self.consumers_max = self.connection.limits.consumers_max
         self._marks: list[tuple[int, int]] = []  # (last delivery tag, when it was seen), for the consumer timeout
 
     # -- consume ------------------------------------------------------------------------------------------------------
 
     def qos(self, method: commands.Basic.Qos) -> None:
-        """Set the prefetch. Raises: ConnectionFault 540 for a prefetch in bytes, like RabbitMQ."""
+        """Set the prefetch. Raises: ConnectionFault 540 for a prefetch in bytes, as in RabbitMQ."""
         if method.prefetch_size:
             raise ConnectionFault(540, f"prefetch_size!=0 ({method.prefetch_size})")
         if method.global_:
@@ -62,13 +62,13 @@ class BasicSession(ChannelConsumers):
             if self._qos_is_of_running_consumers():
                 for consumer in self.consumers.values():
                     consumer.set_prefetch(method.prefetch_count)
-            self.prefetch_channel = 0  # like RabbitMQ: the later of the two kinds lifts the limit of the whole channel
+            self.prefetch_channel = 0  # as in RabbitMQ, this lifts the limit of the channel
             self.wake()
         self._channel.send(commands.Basic.QosOk())
 
     def _qos_is_of_running_consumers(self) -> bool:
-        """Return whether a qos of this kind applies to running consumers. kombu expects this unless the broker is
-        called RabbitMQ.
+        """Return whether basic.qos with global=false applies to running consumers, as kombu expects unless the broker
+        calls itself RabbitMQ.
         """
         connection = self.connection
         return (
@@ -79,8 +79,8 @@ class BasicSession(ChannelConsumers):
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
         """Start a consumer on `queue`.
 
-        Raises: ChannelError 403 when another consumer is exclusive, 406 for a priority that is not an integer;
-            ConnectionFault 530 for a tag in use.
+        Raises: ChannelError 403 if another consumer is exclusive, 406 for an invalid priority or timeout;
+            ConnectionFault 530 for a tag in use, and at the limit.
         """
         tag = method.consumer_tag or self._vhost.new_name("amq.ctag-")
         if tag in self.consumers:
@@ -103,7 +103,7 @@ class BasicSession(ChannelConsumers):
         queue.add_consumer(consumer)
 
     def new_consumer(self, tag: str, queue: Queue, method: commands.Basic.Consume) -> Consumer:
-        """Return a consumer with the prefetch of consumers that start now. Raises: ChannelError 406."""
+        """Create a consumer with the current prefetch. Raises: ChannelError 406."""
         arguments = dict(method.arguments or {})
         resource = self._vhost.queue_resource(queue.name)
         return Consumer(
@@ -119,12 +119,12 @@ class BasicSession(ChannelConsumers):
         )
 
     def room_of_next(self, *, no_ack: bool) -> int:
-        """Return the number of messages that a consumer starting now can take."""
+        """Return for how many messages a consumer that starts now has room."""
         room = UNLIMITED if no_ack or not self.prefetch_consumer else self.prefetch_consumer
         return max(0, min(room, self.room()))
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
-        """End a consumer; its unacked messages stay with the channel. An unknown tag gets the same answer."""
+        """Cancel a consumer; its messages remain unacked. The answer for an unknown tag does not differ."""
         tag = method.consumer_tag or ""
         consumer = self.consumers.pop(tag, None)
         if not method.nowait:
@@ -133,20 +133,18 @@ class BasicSession(ChannelConsumers):
             self._leave(consumer)
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Drop a consumer whose queue was deleted, and notify the client if it supports that."""
         self.consumers.pop(consumer.tag, None)
         if self.connection.has_capability("consumer_cancel_notify"):
             self._channel.send(commands.Basic.Cancel(consumer.tag, True))
 
     def expel(self, consumer: Consumer) -> None:
-        """Cancel a consumer on the broker's initiative, and notify the client if it supports that."""
         self.consumer_cancelled(consumer)
         self._leave(consumer)
 
     # -- get ----------------------------------------------------------------------------------------------------------
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """Fetch one message through a slot manager. If it is on disk, hold the connection and answer once read."""
+        """Fetch one message. If it is on disk, hold the connection until the message is read and answered."""
         queue.used()
         if queue.timed and not queue.check_expiry():
             self.connection.hold()
@@ -183,18 +181,18 @@ class BasicSession(ChannelConsumers):
         if self._vhost.firehose.active:
             self._vhost.firehose.delivered(self._session, self.number, queue, message, redelivered=redelivered)
         if queue.timed:
-            queue.check_expiry()  # expired messages do not count as left
+            queue.check_expiry()  # the message count of the answer does not include expired messages
         method = BasicGetOk(tag, redelivered, envelope.exchange, envelope.key, queue.remaining())
         self._channel.send_content(method, header, message.body)
 
     def _get_again(self, queue: Queue, level: Level, slot: Slot, *, no_ack: bool) -> None:
-        """Continue a basic.get whose slot was read, with that slot unless an earlier one is ready."""
+        """Continue a basic.get whose slot was read; by now, another message may be the first."""
         self._get_later(queue, no_ack=no_ack)
         if not queue.deleted and not queue.consumers and slot.owner is not None:
             level.manager.end_lease(slot)
 
     def _get_later(self, queue: Queue, *, no_ack: bool) -> None:
-        """Continue a basic.get that waited for the disk or for expired messages to be dropped."""
+        """Continue a basic.get that waited until a slot was read or expired messages were dropped."""
         self.connection.release()
         if self.closed:
             return
@@ -208,7 +206,7 @@ class BasicSession(ChannelConsumers):
     # -- settle -------------------------------------------------------------------------------------------------------
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """Settle the deliveries of a tag. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Settle the acknowledged deliveries. Raises: ChannelError 406 for an unknown delivery tag."""
         deliveries = self.unacked.take(tag, multiple=multiple)
         if len(deliveries) <= DELIVERIES_AT_ONCE:
             self.settle(deliveries)
@@ -216,9 +214,9 @@ class BasicSession(ChannelConsumers):
             self._run(by_parts(deliveries, self.settle))
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool, failed: bool) -> None:
-        """Requeue or reject the deliveries of a tag. Raises: ChannelError 406 for an unknown delivery tag.
+        """Requeue or drop the rejected deliveries. Raises: ChannelError 406 for an unknown delivery tag.
 
-        Source: RabbitMQ 4.3, rabbit_channel: with basic.reject the delivery has `failed`, with basic.nack it has not.
+        Source: RabbitMQ 4.3, rabbit_channel: after basic.reject the delivery has `failed`, after basic.nack it has not.
         """
         deliveries = self.unacked.take(tag, multiple=multiple)
         if len(deliveries) <= DELIVERIES_AT_ONCE:
@@ -231,15 +229,14 @@ class BasicSession(ChannelConsumers):
             self._run(self._returns(deliveries, failed=failed) if requeue else by_parts(deliveries, reject))
 
     def recover(self, *, requeue: bool, then: Callable[[], None] | None = None) -> None:
-        """Requeue everything unacked, then call `then`. Raises: 540 for requeue=false, as in RabbitMQ."""
+        """Requeue all unacked messages, then call `then`. Raises: 540 for requeue=false, as in RabbitMQ."""
         if not requeue:
             raise ConnectionFault(540, "requeue=false")
         self._run(self._returns(self.unacked.take_all(), failed=False), then)
 
     def close(self) -> None:
-        """End the consumers and requeue everything unacked, because the channel is closed.
-
-        Later answers to the channel or its connection are withheld until everything is requeued.
+        """End the consumers and requeue all unacked messages, because the channel is closed. Later answers of the
+        channel and the connection are withheld until all messages are requeued.
         """
         self.closed = True
         consumers = list(self.consumers.values())
@@ -256,22 +253,22 @@ class BasicSession(ChannelConsumers):
             self._vhost.ports.sliced.run(returns, partial(answers.release, self._channel, answer))
         for consumer in consumers:
             self._vhost.queues.consumer_left(consumer.queue)
-        self.last_served = None  # it holds this session
+        self.last_served = None  # break the reference cycle with the consumer
 
-    # -- many at a time -----------------------------------------------------------------------------------------------
+    # -- sliced work --------------------------------------------------------------------------------------------------
 
     def _run(self, steps: Iterator[int], then: Callable[[], None] | None = None) -> None:
-        """Run steps in slices, then call `then`. The connection is held meanwhile, to keep the order of its methods."""
+        """Run steps in slices, then call `then`. The connection is held meanwhile, so that its next method waits."""
         self.connection.hold()
-        self._vhost.ports.sliced.run(steps, partial(self._go_on, then))
+        self._vhost.ports.sliced.run(steps, partial(self._end_run, then))
 
-    def _go_on(self, then: Callable[[], None] | None) -> None:
+    def _end_run(self, then: Callable[[], None] | None) -> None:
         self.connection.release()
         if then is not None:
             then()
 
     def _returns(self, deliveries: list[SlotDelivery], *, failed: bool) -> Iterator[int]:
-        """Requeue deliveries, one slot per step, and yield its cost in units of the turn's share."""
+        """Requeue deliveries, one slot in each step, and yield the cost of the step in units of the turn's share."""
         for delivery in deliveries:
             delivery.level.take_back(delivery.slot, delivery.indexes, failed=failed)
         self._credit(deliveries)
@@ -279,35 +276,32 @@ class BasicSession(ChannelConsumers):
             while level.returning:
                 yield level.return_next()
 
-    # -- deliveries that were taken -----------------------------------------------------------------------------------
+    # -- deliveries removed from `unacked` ----------------------------------------------------------------------------
 
     def settle(self, deliveries: list[SlotDelivery]) -> None:
-        """Settle deliveries that were acked."""
         self._credit(deliveries)
         if len(deliveries) == 1 or differ(deliveries):
             for delivery in deliveries:
-                of, count = delivery.level, delivery.count
-                self.tally.acked(of.tally, count)
+                level, count = delivery.level, delivery.count
+                self.tally.acked(level.tally, count)
                 if count == 1:
-                    of.settle_one(delivery.slot, delivery.start)
+                    level.settle_one(delivery.slot, delivery.start)
                 else:
-                    of.settle(delivery.slot, delivery.indexes)
+                    level.settle(delivery.slot, delivery.indexes)
         else:
             for level, slot, indexes in by_slot(deliveries):
                 self.tally.acked(level.tally, len(indexes))
                 level.settle(slot, indexes)
 
     def reject(self, deliveries: list[SlotDelivery], *, at_once: bool = True) -> None:
-        """Drop deliveries that were rejected; their queues may have them dead-lettered, without `at_once` over several
-        turns, within the share of each.
-        """
+        """Drop or dead-letter deliveries that were rejected; without `at_once`, dead letters may take several turns."""
         groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
             level.dead_letter(slot, indexes, "rejected", at_once=at_once)
 
     def requeue(self, deliveries: list[SlotDelivery], *, failed: bool) -> None:
-        """Put deliveries back in their places."""
+        """Requeue deliveries in their places."""
         groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
@@ -337,11 +331,11 @@ class BasicSession(ChannelConsumers):
     # -- overdue ------------------------------------------------------------------------------------------------------
 
     def overdue(self, now_ms: int, timeout_ms: int) -> bool:
-        """Return whether some delivery has waited for its ack longer than the consumer timeout; with 0 none has.
+        """Return whether a delivery has been unacked for longer than the consumer timeout, which is 0 for no limit.
 
-        Called periodically. A delivery made since the last call counts from this call, so the timeout is late by at
-        most one interval, and no delivery needs a timestamp. There are at most MARKS_MAX marks: beyond that, every
-        second one is removed, and its deliveries count from the next.
+        This is called periodically. The time of a delivery starts with the next call, so the timeout is late by at most
+        one interval, and no delivery needs a timestamp. If there are more than MARKS_MAX marks, every second one is
+        removed, and the time of its deliveries starts with the next mark.
         """
         oldest = self.unacked.oldest
         marks = self._marks
@@ -354,9 +348,8 @@ class BasicSession(ChannelConsumers):
         return bool(marks) and timeout_ms > 0 and now_ms - marks[0][1] >= timeout_ms
 
     def timed_out(self, now_ms: int) -> list[tuple[Consumer, int]]:
-        """Return the consumers that have held a message for too long, each with the last tag that is overdue.
-
-        Called after `overdue`, in the same tick.
+        """Return the consumers with an overdue message, each with the last tag that is overdue. Call it after `overdue`
+        with the same `now_ms`.
         """
         found = []
         for consumer in self.consumers.values():
@@ -368,7 +361,7 @@ class BasicSession(ChannelConsumers):
         return found
 
     def fetched_too_long(self, now_ms: int) -> int:
-        """Return the timeout of a queue whose message was fetched by basic.get and held for too long, else 0."""
+        """Return the timeout of a queue of which a message fetched by basic.get is overdue, else 0."""
         for run in self.unacked.runs if self._fetches else ():
             timeout_ms = run.level.queue.rules.consumer_timeout_ms
             if run.left and run.consumer is None and timeout_ms:
@@ -378,9 +371,9 @@ class BasicSession(ChannelConsumers):
         return 0
 
     def time_out(self, consumer: Consumer, upto: int) -> int:
-        """Cancel a consumer, requeue its messages with tags up to one, and return their number.
+        """Cancel a consumer, requeue its messages with tags up to `upto`, and return their number.
 
-        Source: RabbitMQ 4.3: these deliveries have not failed, and may be acknowledged late, without an effect.
+        Source: RabbitMQ 4.3: the deliveries have not failed, and late acks of them have no effect.
         """
         self.expel(consumer)
         deliveries = self.unacked.take_back(consumer, upto)
@@ -388,13 +381,13 @@ class BasicSession(ChannelConsumers):
         return sum([delivery.count for delivery in deliveries])
 
     def held_since_ms(self, tag: int) -> int | None:
-        """Return when `overdue` first saw a waiting delivery, None if it has not seen it yet."""
+        """Return when the time of an unacked delivery started, None if `overdue` was not called since."""
         place = bisect_left(self._marks, tag, key=itemgetter(0))
         return self._marks[place][1] if place < len(self._marks) else None
 
 
 def by_parts(deliveries: list[SlotDelivery], act: Callable[[list[SlotDelivery]], None]) -> Iterator[int]:
-    """Process some deliveries per step, and yield its cost in units of the turn's share."""
+    """Process DELIVERIES_AT_ONCE deliveries in each step, and yield its cost in units of the turn's share."""
     for start in range(0, len(deliveries), DELIVERIES_AT_ONCE):
         part = deliveries[start : start + DELIVERIES_AT_ONCE]
         act(part)

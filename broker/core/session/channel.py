@@ -1,4 +1,4 @@
-"""The broker's side of one channel: passes each decoded method to the session of its class."""
+"""The broker's side of one channel, which passes each decoded method to the session of its AMQP class."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, cast
 from pamqp import commands
 
 from broker.amqp.channel import Channel
-from broker.amqp.errors import ChannelError, ConnectionFault, Fatal, ProtocolError
+from broker.amqp.errors import UNEXPECTED, ChannelError, ConnectionFault, Fatal, ProtocolError
 from broker.amqp.lenient_methods import AccessRequest, AccessRequestOk, QueueDeclareOk
 from broker.core.names import RESERVED, strip_name
 from broker.core.postponed import Postponed
@@ -26,18 +26,17 @@ from broker.core.session.queue import QueueSession
 from broker.core.session.tx import TxSession
 from broker.core.vhost import Vhost
 
-AHEAD_MAX: Final = 100  # methods postponed together with the one before them
-DELIVERIES_PER_UNIT: Final = 10  # messages delivered in ten microseconds, the unit of the method budget
+AHEAD_MAX: Final = 100  # methods that are postponed together with the one before them
+DELIVERIES_PER_UNIT: Final = 10  # deliveries for one unit of the method budget
 
 
 class SessionOfChannel:
-    """The session of a channel: one object per AMQP class, and further ones for rarely used features, created on first
-    use.
+    """The session of a channel: one object per AMQP class, and others for rarely used features, created at first use.
 
-    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumes replies or a
-        link of the overlay. `publish` and `publish_run` are the publisher's own methods, so a publish costs no second
-        call; on a transactional channel they are those of `transactions`, as are the acknowledgements of `settling`.
-        `rewired` is called after the change.
+    Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumes replies or an
+        overlay link. `publish` and `publish_run` are bound methods of the publisher, which saves a call per publish. On
+        a transactional channel, these are methods of `transactions`, which is then also `settling`, the object that
+        processes acks; `rewired` is called after that change.
     """
 
     __slots__ = ("basic", "channel", "closed", "exchanges", "link", "publish", "publish_run", "publisher", "queues",
@@ -52,7 +51,7 @@ class SessionOfChannel:
         basic: Callable[[Channel, SessionClient, Vhost], BasicSession] = BasicSession,
         confirms: MakeConfirms = ChannelConfirms,
     ) -> None:
-        """Create the deliveries and the confirms of the channel by `basic` and `confirms`."""
+        """Create the objects for deliveries and confirms with `basic` and `confirms`."""
         self.channel = channel
         self.session = session
         self.vhost = vhost
@@ -83,7 +82,7 @@ class SessionOfChannel:
             self._postpone(method, postponed)
 
     def _postpone(self, method: Any, postponed: Postponed) -> None:
-        """Hold the connection, and run a method, which has had no effect, again when its answer has arrived."""
+        """Hold the connection, and run a method again when the answer that it needs has arrived."""
         if is_plain_addition(method):
             self._look_ahead(postponed)
         self.session.connection.hold()
@@ -91,13 +90,13 @@ class SessionOfChannel:
         postponed.begin(partial(self._run_again, method))
 
     def _look_ahead(self, postponed: Postponed) -> None:
-        """Postpone the declares and binds that directly follow this method together with it. Each of them runs in its
-        order later, and is answered then; it asks again if this was in vain.
+        """Postpone the declares and binds that directly follow this method together with it, so that their answers are
+        requested together. Each of them runs later, in its order, and requests its answer again if necessary.
         """
         for channel, method in self.session.connection.upcoming(AHEAD_MAX):
             if not is_plain_addition(method):
                 break
-            method.nowait = True  # pamqp's object: a method that need not wait must not be answered here
+            method.nowait = True  # if it is not postponed, it must not be answered before its turn
             try:
                 METHODS[type(method)](cast("SessionOfChannel", channel.session), method)
             except Postponed as following:
@@ -107,7 +106,7 @@ class SessionOfChannel:
                 break
 
     def _run_again(self, method: Any) -> None:
-        """Run a postponed method, unless its channel was closed meanwhile; no frame is being processed."""
+        """Run a postponed method, unless its channel was closed meanwhile."""
         connection, postponed = self.session.connection, self.session.postponed
         connection.release()
         count = len(postponed)
@@ -122,17 +121,17 @@ class SessionOfChannel:
             connection.fail(error, self.channel.number)
         except Exception as error:  # noqa: BLE001 - any error ends this connection and no other
             connection.session.crashed(error)
-            connection.fail(ConnectionFault(541, "unexpected error, see the broker's log"))
-        if len(postponed) == count:  # the method is over
+            connection.fail(ConnectionFault(541, UNEXPECTED))
+        if len(postponed) == count:  # the method was not postponed again
             postponed.clear()
 
     def leave(self) -> None:
-        """Deliver published messages before the client closes the channel, to its own consumers too."""
+        """Deliver published messages, to the channel's own consumers too, before the client closes the channel."""
         unacked = [level.queue for level in self.basic.unacked.levels()]
         self._deliver_first([*self.basic.queues(), *unacked])
 
     def close(self) -> None:
-        """End the channel's consumers and requeue their unsettled messages."""
+        """End the channel's consumers, and requeue its unacked messages."""
         self.closed = True
         self.session.channel_closed(self.basic.unacked.count + self.basic.unacked.aside_count)
         self.publisher.confirms.close()
@@ -145,19 +144,19 @@ class SessionOfChannel:
         self.basic.close()
 
     def flow(self, method: commands.Channel.Flow) -> None:
-        """Answer that deliveries flow, which they always do.
+        """Answer a request to start deliveries, which are never stopped.
 
-        Raises: 540 when asked to stop them, like RabbitMQ.
+        Raises: 540 for a request to stop them, as in RabbitMQ.
         """
         if not method.active:
             raise ConnectionFault(540, "active=false")
         self.channel.send(commands.Channel.FlowOk(active=True))
 
     def declare_queue(self, method: commands.Queue.Declare) -> None:
-        """Declare a queue; for a direct reply name, only answer whether its consumer exists."""
+        """Declare a queue; for a direct reply name, check that its consumer exists."""
         if method.queue.startswith(DIRECT_REPLY_TO):
             name = strip_name(method.queue)
-            if not self.vhost.replies.living(name):
+            if not self.vhost.replies.exists(name):
                 raise ChannelError(404, f"no {self.vhost.queue_resource(name)}")
             if not method.nowait:
                 self.channel.send(QueueDeclareOk(name, 0, 1))
@@ -166,17 +165,14 @@ class SessionOfChannel:
             self.queues.declare(method)
 
     def purge_queue(self, method: commands.Queue.Purge) -> None:
-        """Drop every ready message of a queue."""
         self._deliver_first(self._named(method.queue))
         self.queues.purge(method)
 
     def delete_queue(self, method: commands.Queue.Delete) -> None:
-        """Delete a queue."""
         self._deliver_first(self._named(method.queue))
         self.queues.delete(method)
 
     def qos(self, method: commands.Basic.Qos) -> None:
-        """Set the prefetch."""
         self._deliver_first(self.basic.queues())
         self.basic.qos(method)
 
@@ -189,12 +185,12 @@ class SessionOfChannel:
         else:
             queue = self.queues.find(method.queue, "read")
             room = self.basic.room_of_next(no_ack=method.no_ack)
-            queue.before("consume", self.session, exclusive=method.exclusive, room=room)
+            queue.prepare_for("consume", self.session, exclusive=method.exclusive, room=room)
             self._deliver_first([queue])
             self.basic.consume(method, queue)
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
-        """End a consumer."""
+        """Cancel a consumer, the direct reply consumer, or an overlay link."""
         is_link = self.link is not None and method.consumer_tag == self.link.tag
         if is_link or (self.replies is not None and method.consumer_tag == self.replies.tag):
             if is_link:
@@ -210,10 +206,10 @@ class SessionOfChannel:
         self.basic.cancel(method)
 
     def _open_link(self, method: commands.Basic.Consume) -> None:
-        """Open a link of another broker of the overlay.
+        """Open an overlay link for another broker.
 
-        Raises: ChannelError 403 without the right to read the name, and for a broker that is not a neighbour; 406 with
-            acks, or when the channel has a link already.
+        Raises: ChannelError 403 without the right to read LINK_QUEUE, and for a broker that is not a neighbour; 406 for
+            a consumer with acks, and if the channel has a link already.
         """
         vhost = self.vhost
         resource = vhost.queue_resource(LINK_QUEUE)
@@ -233,7 +229,7 @@ class SessionOfChannel:
         self.link = vhost.replies[name] = link
         if not method.nowait:
             self.channel.send(commands.Basic.ConsumeOk(tag))
-        link.carry(b"")  # its routing key is the name
+        link.carry(b"")  # tells the other broker the name, as its routing key
 
     def _end_link(self) -> None:
         """End the link of the channel, if it has one."""
@@ -243,9 +239,9 @@ class SessionOfChannel:
             link.end()
 
     def _consume_replies(self, method: commands.Basic.Consume) -> None:
-        """Start the consumer of direct replies. It reads no queue, so no right is checked, as in RabbitMQ.
+        """Start the direct reply consumer. It reads no queue, so no right is checked, as in RabbitMQ.
 
-        Raises: ChannelError 406 with acks, or when there is one; ConnectionFault 530 for a consumer tag in use.
+        Raises: ChannelError 406 with acks, or if there is one already; ConnectionFault 530 for a consumer tag in use.
         """
         if method.consumer_tag in self.basic.consumers:
             raise ConnectionFault(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")
@@ -262,7 +258,7 @@ class SessionOfChannel:
             self.channel.send(commands.Basic.ConsumeOk(tag))
 
     def _end_replies(self) -> None:
-        """End the consumer of direct replies, if the channel has one."""
+        """End the direct reply consumer, if the channel has one."""
         consumer, self.replies = self.replies, None
         if consumer is not None:
             self.publisher.detailed.set_reply_consumer(None)
@@ -280,7 +276,7 @@ class SessionOfChannel:
         self.publisher.confirms.start()
 
     def select_tx(self, _method: commands.Tx.Select) -> None:
-        """Keep publishes and acknowledgements from now on until commit or rollback; a second call changes nothing.
+        """Make the channel transactional; a second call changes nothing.
 
         Raises: ChannelError 406 in confirm mode.
         """
@@ -296,43 +292,41 @@ class SessionOfChannel:
         self.channel.send(commands.Tx.SelectOk())
 
     def selected_transactions(self) -> TxSession:
-        """Return the kept publishes and acks. Raises: ChannelError 406 unless the channel is transactional."""
+        """Return the current transaction. Raises: ChannelError 406 unless the channel is transactional."""
         if self.transactions is None:
             raise ChannelError(406, "channel is not transactional")
         return self.transactions
 
     def get(self, method: commands.Basic.Get) -> None:
-        """Fetch one message of the named queue."""
         queue = self.queues.find(method.queue, "read")
-        queue.before("get", self.session)
+        queue.prepare_for("get", self.session)
         self.publisher.wide.enter_now(queue)
-        handed_out = queue.serve_first() if queue.awake else 0
+        delivered = queue.serve_first() if queue.awake else 0
         self.basic.get(queue, no_ack=method.no_ack)
-        self._pay(handed_out)
+        self._pay(delivered)
 
     def recover(self, method: commands.Basic.Recover) -> None:
-        """Requeue everything unacked and answer."""
         self.basic.recover(requeue=method.requeue, then=partial(self.channel.send, commands.Basic.RecoverOk()))
 
-    # -- what comes first ---------------------------------------------------------------------------------------------
+    # -- deliveries before a method -----------------------------------------------------------------------------------
 
     def _deliver_first(self, queues: Iterable[LevelOwner]) -> None:
-        """Deliver from queues, within their consumers' room, before a method that depends on it.
+        """Deliver messages that wait for the next turn, before a method that depends on what is delivered.
 
-        Otherwise the messages would wait for the turn. Cost: nothing if nothing was published since the last turn.
+        Cost: nothing if nothing was published since the last turn.
         """
-        handed_out = 0
+        delivered = 0
         for queue in queues:
             if queue.awake:
-                handed_out += queue.serve_first()
-        self._pay(handed_out)
+                delivered += queue.serve_first()
+        self._pay(delivered)
 
-    def _pay(self, handed_out: int) -> None:
-        if handed_out:
-            self.session.method_budget.spend(handed_out // DELIVERIES_PER_UNIT)
+    def _pay(self, delivered: int) -> None:
+        if delivered:
+            self.session.method_budget.spend(delivered // DELIVERIES_PER_UNIT)
 
     def _named(self, name: str) -> list[Queue]:
-        """Return the queue that a client names, if it exists, with messages published to it so far."""
+        """Return the named queue, if it exists, after wide publishes have entered it."""
         queue = self.queues.known(name)
         if queue is None:
             return []
@@ -355,7 +349,7 @@ def is_plain_addition(method: Any) -> bool:
 
 
 METHODS: Final[dict[type, Callable[[SessionOfChannel, Any], None]]] = {
-    # of older clients; rights are checked when they are used
+    # sent by older clients; rights are checked when they are used
     AccessRequest: lambda session, _method: session.channel.send(AccessRequestOk()),
     commands.Channel.Flow: SessionOfChannel.flow,
     commands.Exchange.Declare: lambda session, method: session.exchanges.declare(method),

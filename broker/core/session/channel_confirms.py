@@ -1,4 +1,4 @@
-"""The confirms of one channel: the publishes that wait for one, and the acks and nacks that answer them."""
+"""The publisher confirms of one channel."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from broker.core.vhost import Vhost
 
 ACK: Final = 80
 NACK: Final = 120
-DROPPED: Final = 81  # an ack of a message that was dropped because its number was already used
+DROPPED: Final = 81  # an ack of a duplicate, which was dropped because its number was already used
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
-# The bit that RabbitMQ sets in every nack, where it has no meaning for a publisher. In an ack it means that the broker
-# already had the message; clients read only the first bit, and only one that announced the capability gets it.
+# RabbitMQ sets this bit in every nack, where it has no meaning for a publisher. In an ack it marks a duplicate; it is
+# sent only to clients with the capability.
 _MARKED: Final = 2
-_TELLS_DROPPED: Final = "slotmq.dropped_publishes"
+_DROPPED_CAPABILITY: Final = "slotmq.dropped_publishes"
 
 
 class ChannelConfirms:
     """Number the publishes of one channel, and confirm those that are on disk.
 
-    Units: ``published``, ``confirmed`` and ``logged`` are publish sequence numbers, which start at 1 with
-        confirm.select; ``logged`` is the last one whose confirm has to wait for the disk.
-    Invariant: confirmed <= published; every number up to ``confirmed`` was confirmed to the client, with an ack or a
-        nack. ``waiting`` is set while it is on the committer's list. It is ``silent`` before the answer to
-        confirm.select was sent, and when the channel is ``closed``.
+    Units: ``published``, ``confirmed`` and ``logged`` are the numbers of publishes, from 1 after confirm.select:
+        ``logged`` is the last one whose confirm has to wait for the disk.
+    Invariant: confirmed <= published; an ack or a nack was sent for every number up to ``confirmed``. ``waiting`` is
+        set while this is on the committer's list. No confirm is sent while it is ``silent``: until the answer to
+        confirm.select is sent, and once the channel is ``closed``.
     """
 
-    __slots__ = ("_committer", "_connection", "_entering", "_number", "_others", "_tally", "_tells_dropped", "_wide",
+    __slots__ = ("_committer", "_connection", "_entering", "_marks_dropped", "_number", "_others", "_tally", "_wide",
                  "closed", "confirmed", "confirming", "logged", "published", "silent", "waiting")  # fmt: skip
 
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
@@ -41,9 +41,9 @@ class ChannelConfirms:
         self._committer = vhost.committer
         self._wide = vhost.wide
         self._tally = tally
-        self._tells_dropped = connection.has_capability(_TELLS_DROPPED)
-        self._entering = 0  # the first publish that has not entered all of its queues, 0 for none
-        self._others: dict[int, int] | None = None  # NACK or DROPPED, by number; most channels have none
+        self._marks_dropped = connection.has_capability(_DROPPED_CAPABILITY)
+        self._entering = 0  # the first wide publish that has not entered all of its queues, 0 for none
+        self._others: dict[int, int] | None = None  # NACK or DROPPED, by number; most channels need no dict
         self.closed = False
         self.silent = False
         self.confirming = False
@@ -56,19 +56,17 @@ class ChannelConfirms:
         """Start to confirm publishes; the confirms follow earlier answers of the channel."""
         if not self.confirming:
             self.confirming = self.silent = True
-            self._connection.when_sent(self._number, self._speak)
+            self._connection.when_sent(self._number, self._end_silence)
 
     def close(self) -> None:
-        """Stop sending confirms, because the channel is closed."""
         self.closed = self.silent = True
 
-    def _speak(self) -> None:
-        """Start to send confirms, beginning with those that are due."""
+    def _end_silence(self) -> None:
         self.silent = self.closed
         if self.published > self.confirmed:
-            self._ask()
+            self._request()
 
-    # -- what was published -------------------------------------------------------------------------------------------
+    # -- publishes ----------------------------------------------------------------------------------------------------
 
     def published_run(
         self,
@@ -80,11 +78,11 @@ class ChannelConfirms:
         stops: list[int],
         logged: int,
     ) -> None:
-        """Count the publishes of a run from one place up to another, and expect their confirms. HOT.
+        """Count the publishes of a run from index `start` up to `stop`, and request their confirms. HOT.
 
-        Shapes: headers and bodies as in a PublishRun. ``targets[n]`` is the PublishEntry of the messages up to place
-            ``stops[n]``; messages without an entry were not routed. `logged` of the publishes have to wait for the
-            disk.
+        Shapes: headers and bodies as in a PublishRun. ``targets[n]`` is the PublishEntry of the routed messages before
+            index ``stops[n]`` that no earlier entry covers; other messages were not routed. The first `logged`
+            publishes have to wait for the disk.
         Cost: one step for each entry, not for each message.
         """
         if start == stop:
@@ -113,25 +111,25 @@ class ChannelConfirms:
                 self._committer.wait(self)
 
     def published_one(self, body: bytes) -> None:
-        """Count one publish that is not part of a run, and expect its confirm."""
+        """Count one publish that is not part of a run, and request its confirm."""
         self._tally.published(body, self.confirming)
         if self.confirming:
             self.published += 1
-            self._ask()
+            self._request()
 
     def wait_for_disk(self) -> None:
         """Confirm the last publish after the next sync."""
         self.logged = self.published
 
     def wait_for_queues(self) -> None:
-        """Confirm the last publish, which goes to very many queues, once all of them have it."""
+        """Confirm the last publish, which is a wide one, once it has entered all of its queues."""
         if self.confirming:
             self._entering = self._entering or self.published
             self._wide.when_entered(self._entered)
 
     def drop_last(self) -> None:
-        """Confirm the last publish as a duplicate, if the client supports that."""
-        if self.confirming and self._tells_dropped:
+        """Mark the confirm of the last publish as that of a duplicate, if the client has the capability."""
+        if self.confirming and self._marks_dropped:
             self._answer_otherwise(self.published, DROPPED)
 
     def refuse(self, number: int) -> None:
@@ -144,17 +142,16 @@ class ChannelConfirms:
         self._others[number] = kind
 
     def _entered(self) -> None:
-        """Confirm a message that has entered very many queues."""
         self._entering = 0
-        self._ask()
+        self._request()
 
-    def _ask(self) -> None:
-        """Ask the committer to confirm the publishes."""
+    def _request(self) -> None:
+        """Request a confirm from the committer."""
         if not self.waiting:
             self.waiting = True
             self._committer.wait(self)
 
-    # -- what is safe -------------------------------------------------------------------------------------------------
+    # -- confirms -----------------------------------------------------------------------------------------------------
 
     def confirm(self, upto: int) -> None:
         """Confirm every publish up to and including number `upto`, with as few frames as possible."""
@@ -163,23 +160,23 @@ class ChannelConfirms:
         if self._entering and upto >= self._entering:
             upto = self._entering - 1
         if self._others:
-            self._tell_apart(self._others, upto)
+            self._settle_others(self._others, upto)
             if not self._others:
-                self._others = None  # an emptied dict keeps its size
+                self._others = None  # an emptied dict does not shrink
         self._settle(ACK, upto)
 
-    def _tell_apart(self, kinds: dict[int, int], upto: int) -> None:
-        """Send the nacks and marked acks up to a number, and the acks between them."""
+    def _settle_others(self, kinds: dict[int, int], upto: int) -> None:
+        """Send the nacks and marked acks up to a number, and the acks before each of them."""
         last, kind = 0, ACK
         for number in sorted([number for number in kinds if number <= upto]):
-            if number != last + 1 or kinds[number] != kind:  # one frame for consecutive numbers of a kind
+            if number != last + 1 or kinds[number] != kind:  # one frame covers consecutive numbers of a kind
                 self._settle(kind, last)
                 self._settle(ACK, number - 1)
             last, kind = number, kinds.pop(number)
         self._settle(kind, last)
 
     def _settle(self, kind: int, upto: int) -> None:
-        """Send the ack or nack of all publishes up to a number. Shapes: `kind` is ACK, NACK or DROPPED.
+        """Send one frame for all unconfirmed publishes up to a number. Shapes: `kind` is ACK, NACK or DROPPED.
 
         Source: RabbitMQ's publisher confirms; basic.ack (60, 80), basic.nack (60, 120).
         """

@@ -1,4 +1,4 @@
-"""The part of a channel's session that serves one AMQP class."""
+"""The base class of the parts of a channel's session, each of which serves one AMQP class."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.core.vhost import Vhost
 
 
 class ClassSession:
-    """Serve the methods of one class on one channel."""
+    """Serve the methods of one AMQP class on one channel."""
 
     __slots__ = ("_channel", "_session", "_vhost")
 
@@ -23,6 +23,6 @@ class ClassSession:
         self._vhost = vhost
 
     def _answer(self, method: Any, answer: Method, subject: Subject, mark: Mark | None = None) -> None:
-        """Answer a method, unless the client wants none, once the changes of its subject are on disk."""
+        """Answer a method once the changes of its subject are on disk, unless the client requested no answer."""
         if not method.nowait:
             self._vhost.answers.send(self._channel, answer, subject, mark)

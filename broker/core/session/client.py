@@ -1,4 +1,4 @@
-"""The client of a connection, as its channels see it: its user, its rights, and its method budget."""
+"""The client of a connection, as its channels use it: its user, its rights, and its method budget."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from broker.core.publish_credit import CreditShare
 from broker.core.queue.output_window import OutputWindow
 from broker.routing.exchange import Exchange
 
-BUDGET_UNITS: Final = 200  # of about ten microseconds: two milliseconds of one connection
+BUDGET_UNITS: Final = 200  # per turn: about two milliseconds
 
 
 class MethodBudget:
-    """Hold a connection until the next turn of the loop each time its methods have used up the budget. The bytes read
-    in a turn limit the cost of publishes, but not of methods: one of fifty bytes may cost as much as many publishes,
-    and one read may return thousands. The budget limits their cost.
+    """Limit the time that the methods of one connection take in a turn of the loop: when they have used up the budget,
+    the connection is held until the next turn. For publishes it suffices to limit the octets read in a turn, but other
+    methods may cost as much as many publishes.
     Units: about ten microseconds.
     """
 
@@ -35,7 +35,7 @@ class MethodBudget:
         self._left = BUDGET_UNITS
 
     def spend(self, units: int) -> None:
-        """Count the cost of a method; when the budget is used up, hold the connection until the next turn."""
+        """Count the cost of a method; if the budget is used up, hold the connection until the next turn."""
         self._left -= units
         if self._left <= 0 and not self._connection.held:
             self._connection.hold()
@@ -49,12 +49,12 @@ class MethodBudget:
 class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
-    Invariant: ``user`` is set once authenticated, ``method_budget`` and ``publish_share`` once a vhost was opened; no
-        channel is opened before. ``publishing`` is set by the first publish. During ``drains``, ``unsettled`` counts
-        the unacked messages of closed channels. ``patient`` is set for a client within this process and for an overlay
-        link: an alarm blocks it for as long as it lasts, whatever the vhost's limit is. ``postponed`` has the
-        postponements of the running method, in order: a connection postpones one method at a time. ``client_key`` is an
-        MQTT client's id as encoded in routing keys, otherwise empty.
+    Invariant: ``user`` is set after the login, ``method_budget`` and ``publish_share`` when a vhost is opened, which
+        precedes the first channel. ``publishing`` is set by the first publish. ``drains`` counts the drains in
+        progress; meanwhile ``unsettled`` counts the unacked messages of closed channels. ``patient`` is set for a
+        client within this process and for an overlay link, which an alarm may block without a time limit.
+        ``postponed`` has the postponements of the running method, in order: a connection postpones one method at a
+        time. ``client_key`` is the id of an MQTT client, encoded as in routing keys, otherwise empty.
     """
 
     __slots__ = ("client_key", "connection", "drains", "method_budget", "name", "output_window", "patient",
@@ -79,12 +79,10 @@ class SessionClient:
 
     @property
     def known_user(self) -> User:
-        """The logged-in user."""
         assert self.user is not None
         return self.user
 
     def user_changed(self, user: User) -> None:
-        """Replace the user by one with changed tags."""
         self.user = user
 
     def identify(self, client_key: str) -> None:
@@ -92,7 +90,7 @@ class SessionClient:
         self.client_key = client_key
 
     def publishes(self) -> None:
-        """Handle the first publish: from now on an alarm blocks the connection."""
+        """Record that the client publishes, so that an alarm blocks the connection."""
         self.publishing = True
 
     def be_patient(self) -> None:
@@ -104,7 +102,7 @@ class SessionClient:
         self.permissions.check(self.known_user, resource, kind)
 
     def check_new(self, resource: Resource, arguments: Mapping[str, Any]) -> None:
-        """Check the rights to the exchange that the arguments of a new resource name. Raises: 403, 406."""
+        """Check the rights to an exchange that the arguments of a new resource name. Raises: 403, 406."""
         self.permissions.check_new(self.known_user, resource, arguments)
 
     def check_any(self, resource: Resource) -> None:
@@ -112,11 +110,11 @@ class SessionClient:
         self.permissions.check_any(self.known_user, resource)
 
     def check_source(self, source: Resource, exchange: Exchange | None, key: str) -> None:
-        """Check the rights to bind something to an exchange with a key. Raises: 403."""
+        """Check the rights to bind to an exchange with a binding key. Raises: 403."""
         self.permissions.check_source(self.known_user, source, exchange, key, self.client_key)
 
     def narrows_topics(self, exchange: Resource) -> bool:
-        """Return whether each routing key at a topic exchange must be checked."""
+        """Return whether routing keys at a topic exchange must be checked one by one."""
         return self.permissions.narrows_topics(self.known_user, exchange)
 
     def check_topic(self, exchange: Resource, key: str, kind: Kind) -> None:
@@ -124,11 +122,11 @@ class SessionClient:
         self.permissions.check_topic(self.known_user, exchange, key, kind, self.client_key)
 
     def has_own_rights(self, exchange: Resource) -> bool:
-        """Return whether other clients of the user may publish with other routing keys."""
+        """Return whether the routing keys that the client may publish with depend on its client id."""
         return self.client_key != "" and self.permissions.differs_by_client(self.known_user, exchange)
 
     def channel_closed(self, unacked: int) -> None:
-        """Subtract one channel from the user's count; during a drain, add its unacked messages to ``unsettled``."""
+        """Subtract the channel from the user's count; during a drain, add its unacked messages to ``unsettled``."""
         if self.drains:
             self.unsettled += unacked
         self.usage.close(CHANNELS, self.known_user.name)

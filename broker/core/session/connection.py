@@ -1,4 +1,4 @@
-"""The broker's side of one connection: its user, its vhost, and the objects that end with it."""
+"""The broker's side of one connection: its login, its vhost, and operations on all of its channels."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = get_logger()
 class SessionOfConnection(SessionClient):
     """The broker's side of one connection.
 
-    Invariant: ``vhost`` is set once opened, ``mechanism`` once the client began to log in.
+    Invariant: ``vhost`` is set when the vhost is opened, ``mechanism`` when the client starts to log in.
     Units: ``connected_ms`` is when the client connected.
     """
 
@@ -48,7 +48,7 @@ class SessionOfConnection(SessionClient):
         is_down: Callable[[str], bool] | None = None,
         connected_ms: int = 0,
     ) -> None:
-        """Call `opened` with the session of each new channel; `is_down` tells which vhosts are down."""
+        """Call `opened` with the session of each new channel; `is_down` returns whether a vhost is down."""
         super().__init__(connection, peer.name, permissions, usage)
         self.peer = peer
         self.patient = peer.inside != ""
@@ -60,12 +60,12 @@ class SessionOfConnection(SessionClient):
         self._is_down = is_down
         self._vhosts = vhosts
 
-    # -- what the connection machine calls ----------------------------------------------------------------------------
+    # -- called by the connection -------------------------------------------------------------------------------------
 
     def authenticate(self, mechanism: str, response: bytes) -> None:
-        """Check the client's login, and admit or refuse it once decided."""
+        """Check the client's login, and then admit or refuse the client."""
         self.connection.hold()
-        self.mechanism = sys.intern(mechanism)  # shared by all connections
+        self.mechanism = sys.intern(mechanism)  # one string for all connections
         connection = self.connection
         decided = partial(self._decided, mechanism)
         self._logins.decide(mechanism, response, self.peer, decided, lambda: connection.finished, self.login_protocol)
@@ -76,7 +76,7 @@ class SessionOfConnection(SessionClient):
         return AMQP
 
     def _decided(self, mechanism: str, verdict: Verdict) -> None:
-        """Handle the decision on the login, perhaps after the client has disconnected."""
+        """Admit or refuse the client, unless it has disconnected meanwhile."""
         if self.connection.finished:
             return
         if isinstance(verdict, Refused):
@@ -88,14 +88,14 @@ class SessionOfConnection(SessionClient):
 
     @property
     def unwritten_bytes(self) -> int:
-        """Bytes of the vhost's records that are not committed; the bytes added during a read are this client's."""
+        """The number of octets of the vhost's records that are not committed yet."""
         return 0 if self.vhost is None else self.vhost.store.unwritten_bytes
 
     def open(self, vhost: str) -> None:
         """Open a vhost for this connection.
 
-        Raises: 530 for a vhost that does not exist or that the user may not see, and at a limit of the vhost or the
-            user; 541 for one that is down. The order of the checks is RabbitMQ's.
+        Raises: 530 for a vhost that does not exist or that the user has no access to, and at a limit of the vhost or
+            the user; 541 for a vhost that is down. The order of the checks is RabbitMQ's.
         """
         user = self.known_user
         found = self._vhosts.get(vhost)
@@ -113,10 +113,10 @@ class SessionOfConnection(SessionClient):
         self.usage.open(CONNECTIONS, user.name)
         self.method_budget = MethodBudget(self.connection, found.ports.deadlines)
         self.publish_share = CreditShare(self.connection, found.ports.credit)
-        self._tell("connection.opened")
+        self._log_event("connection.opened")
 
     def open_channel(self, channel: Channel) -> SessionOfChannel:
-        """Return the session of a channel that was opened. Raises: 530 at the user's limit."""
+        """Create the session of a channel that the client opens. Raises: 530 at the user's limit."""
         assert self.vhost is not None
         self.usage.check(CHANNELS, self.known_user.name)
         session = self.new_session(channel, self.vhost)
@@ -126,16 +126,13 @@ class SessionOfConnection(SessionClient):
         return session
 
     def new_session(self, channel: Channel, vhost: Vhost) -> SessionOfChannel:
-        """Return the session of a new channel."""
         return SessionOfChannel(channel, self, vhost)
 
     def update_secret(self, secret: bytes, reason: str) -> None:
-        """Accept a new secret and ignore it, as RabbitMQ does: a password does not expire."""
+        """Ignore a new secret, as RabbitMQ does: a password does not expire."""
 
     def close(self) -> None:
-        """End everything that belongs to the connection, and delete its exclusive queues; then answer the client's
-        close.
-        """
+        """Delete the exclusive queues of the connection, and then answer the client's close."""
         if self.vhost is not None:
             self.vhost.closed()
             self.usage.close(CONNECTIONS, self.known_user.name)
@@ -144,21 +141,21 @@ class SessionOfConnection(SessionClient):
             if connection.orderly and not connection.finished:
                 connection.hold()
             if connection.orderly or connection.failure is not None:
-                self._tell("connection.closed")
+                self._log_event("connection.closed")
             else:
-                _log.warning("connection.lost", **self.facts, reason="the client went away without closing")
+                _log.warning("connection.lost", **self.facts, reason="the client disconnected without closing")
 
     def crashed(self, error: Exception) -> None:
-        """Log an unexpected exception; the machine closes this connection with 541."""
+        """Log an unexpected exception; the caller closes this connection with 541."""
         _log.error("connection.crashed", **self.facts, exc_info=error)
 
-    def _tell(self, event: str) -> None:
+    def _log_event(self, event: str) -> None:
         """Log an event, at debug level for a client within the process, which may exist for a single HTTP request."""
         (_log.debug if self.peer.inside else _log.info)(event, **self.facts)
 
     @property
     def facts(self) -> dict[str, str]:
-        """The known fields of the connection for log lines."""
+        """The fields that identify the connection in log lines."""
         facts = {"conn": self.name}
         if self.user is not None:
             facts["user"] = self.user.name
@@ -170,7 +167,7 @@ class SessionOfConnection(SessionClient):
         return facts
 
     def wake_consumers(self) -> None:
-        """Serve the queues of its consumers, because the client is reading again; the channel served last is last."""
+        """Serve the queues of the consumers, because the client is reading again; the channel served last is last."""
         numbers = list(self.connection.channels)
         last = self.output_window.last_served
         turn = numbers.index(last) + 1 if last in numbers else 0
@@ -181,15 +178,15 @@ class SessionOfConnection(SessionClient):
 
     @property
     def blocked_max_s(self) -> int | None:
-        """The most seconds for which an alarm may block the connection, None for no limit."""
+        """The maximum number of seconds for which an alarm may block the connection, None for no limit."""
         return None if self.vhost is None or self.patient else self.vhost.limits.blocked_max_s
 
     def warn(self, event: str, **fields: object) -> None:
-        """Log what happens to the connection because of an alarm."""
+        """Log a warning about the connection."""
         _log.warning(event, **self.facts, **fields)
 
     def log_unread(self, unread_s: int, unsent_bytes: int) -> None:
-        """Log that the client has not read the broker's output for some time, with the first of its consumers."""
+        """Log that the client has not read the broker's output for `unread_s`, with the first of its consumers."""
         consumers = self._consumers()
         fields: dict[str, Any] = {**self.facts, "unread_s": unread_s, "unsent_bytes": unsent_bytes}
         if not consumers:
@@ -200,7 +197,7 @@ class SessionOfConnection(SessionClient):
         advice = "deliveries wait for the client to read: is its process stuck, or its prefetch too high?"
         _log.warning("consumer.slow", **fields, advice=advice)
 
-    # -- what the operator does ---------------------------------------------------------------------------------------
+    # -- called for operators and timeouts ----------------------------------------------------------------------------
 
     def force_close(self, text: str, code: int = 320) -> None:
         """Close the connection on an operator's order, because its vhost or user was removed, or during an alarm."""
@@ -208,7 +205,7 @@ class SessionOfConnection(SessionClient):
 
     @property
     def unacked(self) -> int:
-        """The number of messages that wait for this client's acknowledgements."""
+        """The number of messages that this client has to acknowledge."""
         return sum([basic.unacked.count + basic.unacked.aside_count for basic in self._basics()])
 
     def _basics(self) -> list[BasicSession]:
@@ -218,8 +215,8 @@ class SessionOfConnection(SessionClient):
         return [consumer for basic in self._basics() for consumer in basic.consumers.values()]
 
     def drain(self) -> None:
-        """Stop deliveries to the client, except for answers that it waits for, until the same number of calls of
-        `end_drain`.
+        """Stop deliveries to the client, except for replies to its requests, until `end_drain`, which must follow each
+        call.
         """
         self.drains += 1
         for consumer in self._consumers():
@@ -227,7 +224,7 @@ class SessionOfConnection(SessionClient):
                 consumer.shut()
 
     def end_drain(self) -> None:
-        """Resume deliveries, unless another drain is under way."""
+        """Resume deliveries, unless another drain is in progress."""
         self.drains -= 1
         for consumer in self._consumers():
             if not consumer.takes_replies:
@@ -250,15 +247,15 @@ class SessionOfConnection(SessionClient):
                 consumer.session.expel(consumer)
 
     def forget_publishes(self) -> None:
-        """Resolve all publishes again, because rights have changed: those of the client may differ from the user's."""
+        """Resolve all publishes of an MQTT client again, because rights have changed."""
         for channel in self.connection.channels.values() if self.client_key else ():
             cast("SessionOfChannel", channel.session).publisher.forget()
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
-        """Close the channels on which a delivery has waited for its ack longer than the consumer timeout, 0 for none.
+        """Close the channels with a delivery that has been unacked for longer than the timeout, 0 for no limit.
 
-        A consumer with a timeout of its own, or of its queue, is cancelled instead if its client supports that.
-        Source: RabbitMQ, consumer_timeout; of a consumer and of a queue, RabbitMQ 4.3.
+        A consumer that exceeds its own timeout or that of its queue is cancelled instead if the client supports that.
+        Source: RabbitMQ, consumer_timeout; RabbitMQ 4.3 for timeouts of consumers and queues.
         """
         for basic in self._basics():
             if basic.overdue(now_ms, timeout_ms):

@@ -1,4 +1,4 @@
-"""Detailed publishing on one channel: messages, routes and queues that need more than a look-up of the route."""
+"""The slow path of publishing on one channel: messages, routes and queues that need more than a cached route."""
 
 from __future__ import annotations
 
@@ -62,17 +62,16 @@ class DetailedPublisher(ClassSession):
         self.replies: ReplyConsumer | None = None
 
     def set_reply_consumer(self, consumer: ReplyConsumer | None) -> None:
-        """Set or clear the channel's reply consumer."""
         self.replies = consumer
 
     def is_producer_ready(self, mark: ProducerMark | None) -> bool:
-        """Return whether a publish has no producer, or that of the last numbered publish, unless it was forgotten."""
+        """Return whether a publish has no producer, or the producer of the last numbered publish."""
         producer = self._producer
         return mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
 
     def await_producer(self, publish: Callable[[], None]) -> bool:
-        """Return whether the current publish has to wait for its producer; if so, hold the connection, and call
-        `publish` once the producer is there.
+        """Return whether the current publish has to wait until this node of a cluster has its producer; if so, hold the
+        connection, and call `publish` then.
         """
         mark = self._channel.facts.mark
         try:
@@ -85,17 +84,17 @@ class DetailedPublisher(ClassSession):
         return False
 
     def publish(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
-        """Publish one message by its route. Raises: ChannelError 403, 406."""
+        """Publish one message whose route is resolved. Raises: ChannelError 403, 406."""
         facts = self._channel.facts
         mark = facts.mark
         self._confirms.published_one(body)
         if mark is None or not mark.plain or not entry.straight:
             if not entry.nowhere or facts.special:
                 begun = self._vhost.wide.begun
-                self.send(self._look_closely(entry, header, body))
+                self.send(self._examine(entry, header, body))
                 if self._vhost.wide.begun != begun:
                     self._confirms.wait_for_queues()
-                if self._deadlines.left <= 0:  # wait until full queues have dropped their excess
+                if self._deadlines.units_left <= 0:  # wait until the queues are within their limits
                     connection = self._session.connection
                     connection.hold()
                     self._deadlines.next_turn(("held", connection), connection.release)
@@ -111,7 +110,7 @@ class DetailedPublisher(ClassSession):
     def _publish_numbered(
         self, entry: PublishEntry, header: bytes, body: bytes, facts: HeaderFacts, number: bytes
     ) -> None:
-        """Publish a message to plain queues that needs no check except its number."""
+        """Publish a message to plain queues; only its number had to be checked."""
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.levels)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         lagged = self._share.credit.lagged
@@ -127,7 +126,7 @@ class DetailedPublisher(ClassSession):
             self._confirms.wait_for_disk()
 
     def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
-        """Return the record target that the number of a publish adds, empty if the number was already used. HOT.
+        """Mark the number of a publish as used, and return the octets that record it; empty for a duplicate. HOT.
 
         A duplicate is confirmed after the original: with the next sync, if records wait for one.
         Raises: ChannelError 403, 406.
@@ -157,16 +156,17 @@ class DetailedPublisher(ClassSession):
     # -- the detailed check -------------------------------------------------------------------------------------------
 
     def examine(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
-        """Check a publish now, and return it for `send` later. Raises: as `publish`."""
+        """Check a publish now, and return it for a later `send`. Raises: as `publish`."""
         self._tally.published(body, self._confirms.confirming)
-        return self._look_closely(entry, header, body)
+        return self._examine(entry, header, body)
 
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
-        """Hold, return or post a publication, and deliver direct replies; refuse it if a queue is full.
+        """Perform a publication: delay, return or post the message, and deliver it as a direct reply; refuse it if a
+        queue is full.
 
-        With `admitted` full queues are not checked. A mandatory message without a queue is returned before its confirm,
-        as in RabbitMQ. A numbered message is accepted by all its queues or by none, so that it can be sent again; if it
-        was accepted before, it is skipped.
+        With `admitted`, queues are not checked for room. A mandatory message without a queue is returned before its
+        confirm, as in RabbitMQ. A numbered message enters all its queues or none, so that it can be sent again; if its
+        number was already used, it is dropped.
         """
         if publication.used:
             assert publication.producer is not None
@@ -208,9 +208,9 @@ class DetailedPublisher(ClassSession):
         if self._store.progress != progress:  # the confirm also waits for a delayed message or a dead letter
             self._confirms.wait_for_disk()
 
-    def _look_at_retained(self, publication: Publication, asked: Any) -> None:
-        """Check whether a message can be retained, if its header asks for it. Raises: ChannelError 406. An MQTT
-        client may set the header as a user property, whose value is text: it asks for nothing then.
+    def _check_retained(self, publication: Publication, asked: Any) -> None:
+        """Check that a message can be retained, if its header requests that. Raises: ChannelError 406. The text of an
+        MQTT user property with the name of the header is ignored.
         """
         if asked is not True and self._session.connection.protocol != AMQP:
             return
@@ -226,7 +226,7 @@ class DetailedPublisher(ClassSession):
         return retainer.lack_of_room(publication.envelope.key, len(publication.header), len(publication.body))
 
     def refuse_last(self, *, kept: bool = False) -> None:
-        """Answer the last publish with a nack; without confirms it is lost unless `kept`, and counted as such."""
+        """Answer the last publish with a nack. Without confirms, count and log it as lost, unless it is `kept`."""
         if self._confirms.confirming:
             self._confirms.refuse(self._confirms.published)
         elif not kept:
@@ -236,7 +236,7 @@ class DetailedPublisher(ClassSession):
                 _log.warning("publish.lost", vhost=self._vhost.name, conn=name, user=self._user_name)
 
     def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
-        """Post a message and return whether all queues accepted it, as far as known."""
+        """Post a message, and return whether no queue refused it; a shared store may refuse it later."""
         post = self._vhost.poster.post
         if not self._confirms.confirming:
             return post(message, queues, admitted=admitted, number=number)
@@ -247,7 +247,7 @@ class DetailedPublisher(ClassSession):
         finally:
             store.note_origin(None)
 
-    def _look_closely(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
+    def _examine(self, entry: PublishEntry, header: bytes, body: bytes) -> Publication:
         facts = self._channel.facts
         mark = facts.mark
         if mark is None:
@@ -256,7 +256,7 @@ class DetailedPublisher(ClassSession):
             facts = mark.facts
             publication = self._check_numbered(entry, mark, header, body)
         if facts.retain is not MISSING:
-            self._look_at_retained(publication, facts.retain)
+            self._check_retained(publication, facts.retain)
         if self._vhost.firehose.active:
             content = (facts, publication.header, publication.body)
             envelope, queues = publication.envelope, publication.queues
@@ -272,7 +272,7 @@ class DetailedPublisher(ClassSession):
         exchange = entry.exchange
         keys = [entry.envelope.key]
         delay_ms = None
-        blind = facts.bcc is not MISSING  # a BCC key forwards the message to no other broker of the overlay
+        blind = facts.bcc is not MISSING  # keys of BCC must not forward the message to other brokers of the overlay
         if facts.special:
             if facts.reply_to == DIRECT_REPLY_TO and replies is None:
                 raise ChannelError(406, "fast reply consumer does not exist")
@@ -302,7 +302,7 @@ class DetailedPublisher(ClassSession):
         return Publication(entry, facts, header, body, queues, answered)
 
     def _check_numbered(self, entry: PublishEntry, mark: ProducerMark, header: bytes, body: bytes) -> Publication:
-        """Check a numbered publish of a producer, and return it without the number in its header.
+        """Check a publish that a producer numbered, and return it with a header without the number.
 
         Raises: ChannelError 403, 406.
         """
@@ -314,7 +314,7 @@ class DetailedPublisher(ClassSession):
         return publication
 
     def _route(self, entry: PublishEntry, keys: Sequence[str], header: bytes) -> tuple[Queue, ...]:
-        """Return the queues that the keys lead to, each once."""
+        """Return the queues to which the keys are routed, each once."""
         if not keys:
             return ()
         if len(keys) == 1 and keys[0] == entry.envelope.key and not entry.dynamic:

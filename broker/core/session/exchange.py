@@ -13,7 +13,7 @@ from broker.core.names import check_exchange_type, refuse_default, refuse_reserv
 from broker.core.session.class_session import ClassSession
 from broker.core.topology.changes import binding_subject, exchange_subject
 
-UNITS: Final = 3  # the cost of each of these methods, in a connection's method budget
+UNITS: Final = 3  # the cost of each method, in units of the method budget
 
 
 class ExchangeSession(ClassSession):
@@ -24,7 +24,7 @@ class ExchangeSession(ClassSession):
     def declare(self, method: commands.Exchange.Declare) -> None:
         """Create an exchange, or check that it exists.
 
-        Raises: 403, 404 when passive, 406.
+        Raises: 403, 406, 404 for a passive declare.
         """
         self._session.method_budget.spend(UNITS)
         name = strip_name(method.exchange)
@@ -66,7 +66,7 @@ class ExchangeSession(ClassSession):
         self._answer(method, commands.Exchange.DeleteOk(), exchange_subject(name), mark)
 
     def bind(self, method: commands.Exchange.Bind) -> None:
-        """Bind an exchange, the destination, to another, the source.
+        """Bind a destination exchange to a source exchange.
 
         Raises: 403, 404, 406.
         """
@@ -87,7 +87,7 @@ class ExchangeSession(ClassSession):
         self._answer(method, commands.Exchange.UnbindOk(), subject, mark)
 
     def _ends(self, method: commands.Exchange.Bind | commands.Exchange.Unbind) -> tuple[str, str]:
-        """Return destination and source of a method after checking the rights."""
+        """Check the rights of a method, and return its destination and source."""
         destination, source = strip_name(method.destination), strip_name(method.source)
         self._session.method_budget.spend(UNITS)
         resources = self._vhost.exchange_resource(destination), self._vhost.exchange_resource(source)

@@ -1,5 +1,5 @@
-"""A publish after the detailed check: routed, with its remaining work. It serves messages whose properties require work
-by the broker, and routes to queues with rules. A transaction keeps publications until it is committed.
+"""A publish that was checked and routed on the slow path, and what remains to be done for it. A transaction stores
+publications until it is committed.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish 
 def republish(
     session: SessionClient, channel: int, publish: Callable[[], None], postponed: Postponed | None = None
 ) -> None:
-    """Publish a message that waited while the connection was held; no frame is being processed."""
+    """Publish a message that has waited while the connection was held, and resume the connection."""
     connection = session.connection
     connection.release()
     try:
@@ -43,9 +43,9 @@ def republish(
 class Publication:
     """One checked and routed publish.
 
-    Units: ``delay_ms`` is None unless its exchange delays it. Shapes: ``producer`` numbered it ``sequence``, if it has
-        a number; ``original`` is its header with the number, which is returned to the publisher if the message is
-        unroutable.
+    Units: ``delay_ms`` is None unless the exchange delays the message.
+    Shapes: ``producer`` has numbered the message ``sequence``, if it has a number. ``original`` is the header with the
+        number, which is returned to the publisher if the message is unroutable.
     """
 
     __slots__ = ("body", "delay_ms", "envelope", "exchange", "facts", "header", "mandatory", "original", "producer",
@@ -72,30 +72,29 @@ class Publication:
         self.delay_ms = delay_ms
         self.producer: Producer | None = None
         self.sequence = 0
-        self.retainer: Retainer | None = None  # retains the message, if it is to be retained
+        self.retainer: Retainer | None = None  # set if the message is to be retained
 
     @property
     def used(self) -> bool:
-        """Whether its number was used by an earlier publish."""
+        """Whether an earlier publish has used the number."""
         return self.producer is not None and self.sequence in self.producer.sequences
 
     def set_number(self, producer: Producer, sequence: int, original: bytes) -> None:
-        """Set the number that a producer gave the publish, and the header with it."""
+        """Set the producer and the number of the message, and the header with the number."""
         self.producer, self.sequence, self.original = producer, sequence, original
 
     def retain_with(self, retainer: Retainer) -> None:
-        """Set the store that retains the message, in addition to the queues."""
         self.retainer = retainer
 
     def renew(self, producers: Producers) -> None:
-        """Claim its producer again, if this broker has released it meanwhile. Raises: Postponed."""
+        """Claim the producer again, if this node of a cluster has released it meanwhile. Raises: Postponed."""
         producer = self.producer
         if producer is not None and producer.forgotten:
             producers.require(producer.name, producer.owner)
             self.producer = producers.of(producer.name, producer.owner)
 
     def use_number(self, now_ms: int) -> bytes:
-        """Mark its number, if any, as used, and return the targets that this adds to the record."""
+        """Mark the number, if any, as used, and return the octets that record it."""
         if self.producer is None or self.producer.forgotten:
             return b""
         self.producer.sequences.add(self.sequence, now_ms)
@@ -109,7 +108,7 @@ def check_user_id(user: User, claimed: str | None) -> None:
 
 
 def as_delivered(facts: HeaderFacts, header: bytes, replies: ReplyConsumer | None) -> bytes:
-    """Return the header for consumers: with a usable reply name, and without BCC."""
+    """Return the header for consumers: with the unique name of the reply consumer, and without BCC."""
     if replies is not None and facts.reply_to == DIRECT_REPLY_TO:
         header = edit_header(header, set_properties={"reply_to": replies.name})
     if facts.bcc is not MISSING:

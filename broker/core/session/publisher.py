@@ -1,4 +1,4 @@
-"""Publishing on one channel: from a complete basic.publish to accepted messages and a log record."""
+"""The fast path of publishing on one channel: resolve the route, and pass runs of messages to the store."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ _MANDATORY: Final = 1
 _IMMEDIATE: Final = 2
 MakeConfirms = Callable[[Channel, Connection, Vhost, ChannelPublishes], ChannelConfirms]
 
-QUEUES_PER_UNIT: Final = 8  # queues that a message enters in ten microseconds, the unit of the method budget
+QUEUES_PER_UNIT: Final = 8  # queues of a resolved route for one unit of the method budget
 
 
 class Resolver(ClassSession):
-    """Look up rights, exchange and route of a publish, and cache them for the user, or for an MQTT client.
+    """Look up rights, exchange and route of a publish, and cache them per user, or per client for an MQTT client whose
+    rights depend on its id.
 
-    Shapes: ``entries`` maps payloads to their entries; empty before the channel's first publish, and after `forget`.
+    Shapes: ``entries`` maps payloads to their entries; it is empty before the channel's first publish, and after
+        `forget`.
     """
 
     __slots__ = ("_cache", "entries")
@@ -44,13 +46,13 @@ class Resolver(ClassSession):
         self.entries: dict[bytes, PublishEntry] = {}
 
     def resolve(self, payload: bytes) -> PublishEntry:
-        """Resolve a basic.publish payload that is not cached, or whose route has ended.
+        """Resolve a basic.publish payload that is not cached, or whose cached route is no longer live.
 
-        Return the entry `nothing` of the caches while the vhost refuses publishes.
+        While the vhost refuses publishes, return the entry `nothing` of the caches.
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """
         if self.entries is not self._cache.entries:
-            # The channel's first publish: an alarm blocks this connection from now on, even if the entry is cached.
+            # The channel's first publish: from now on, an alarm blocks this connection.
             self._session.publishes()
             if self._session.client_key:
                 self._choose_cache(payload)
@@ -60,7 +62,7 @@ class Resolver(ClassSession):
                 return known
         cache = self._cache
         try:
-            at = 7 + payload[6]  # after the exchange's name; the rest except the flags is the routing key
+            at = 7 + payload[6]  # where the routing key begins, which the flags follow
             target = cache.exchanges.get(payload[6:at])
             if (
                 target is None
@@ -87,14 +89,16 @@ class Resolver(ClassSession):
         self.entries = {}
 
     def _choose_cache(self, payload: bytes) -> None:
-        """Use a separate cache for the client, if other clients of its user have other rights to the exchange."""
+        """Use a separate cache for the client if its rights to the exchange depend on its client id."""
         session, caches = self._session, self._vhost.publish_caches
         exchange = self._vhost.exchange_resource(payload[7 : 7 + payload[6]].decode())
         if session.has_own_rights(exchange) and self._cache is caches.of(session.known_user.name):
             self._cache = caches.own()
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
-        """Return the entry of a permitted publish; at a plain exchange, keys without queues share an uncached one."""
+        """Return the entry of a permitted publish. At a plain exchange, unroutable keys share an entry that is not
+        cached.
+        """
         exchange = target.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
         dynamic = False
@@ -111,12 +115,12 @@ class Resolver(ClassSession):
             self._vhost.sweep.update_rules(route.destinations)
         traced = self._vhost.firehose.active
         entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic, traced=traced)
-        if target.named or not key.startswith(REPLY_PREFIX):  # reply consumers change without a route
+        if target.named or not key.startswith(REPLY_PREFIX):  # a change of reply consumers ends no route
             self._cache.offer(payload, entry)
         return entry
 
     def _enter(self, payload: bytes) -> PublishTarget:
-        """Return the exchange of a publish, and cache it.
+        """Look up the exchange of a publish, check the rights to it, and cache it.
 
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """
@@ -136,7 +140,7 @@ class Resolver(ClassSession):
 
 
 class Publisher(Resolver):
-    """Publish for one channel: runs of messages here, all others with a detailed check."""
+    """Publish for one channel: runs of plain messages on the fast path, all others with a detailed check."""
 
     __slots__ = ("_clock", "_connection", "_deadlines", "_detailed", "_number", "_numbers", "_share", "_store",
                  "confirms", "tally", "wide")  # fmt: skip
@@ -159,17 +163,18 @@ class Publisher(Resolver):
 
     @property
     def detailed(self) -> DetailedPublisher:
-        """The publisher of messages that do not fit a run, created at the first one."""
+        """The publisher of messages that need a detailed check, created at first use."""
         if self._detailed is None:
             channel, session, vhost = self._channel, self._session, self._vhost
             self._detailed = DetailedPublisher(channel, session, vhost, self.confirms, self.tally)
         return self._detailed
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Publish messages with equal properties, and return the place of the first that was not published. HOT.
+        """Publish messages with equal properties from index `start` on, and return the index of the first that was not
+        published. HOT.
 
-        The run ends after a message that needs a detailed check, and after one that caused the connection to be held.
-        The store accepts the other messages with one call.
+        The store accepts plain messages with one call. The run ends after a message that needs a detailed check, and
+        after one for which the connection is held.
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; earlier messages are published.
         """
         facts = self._channel.facts
@@ -198,7 +203,7 @@ class Publisher(Resolver):
         try:
             while place < len(payloads):
                 payload = payloads[place]
-                entry = last if payload == last_payload else entries.get(payload)  # a look-up costs six comparisons
+                entry = last if payload == last_payload else entries.get(payload)  # a lookup costs six comparisons
                 resolved = False
                 if entry is None or not entry.route.live:
                     if not payload.startswith(PUBLISH):
@@ -224,7 +229,7 @@ class Publisher(Resolver):
                         logged = place + 1 - start
                 elif entry.nowhere and (numbers is None or not messages):
                     entry.tally.count(1, 0)
-                else:  # a message without a queue ends a run whose publish numbers must be consecutive
+                else:  # also an unroutable message, if the store needs consecutive numbers
                     detailed = entry
                     break
                 place += 1
@@ -257,7 +262,9 @@ class Publisher(Resolver):
     def _publish_detailed(
         self, entry: PublishEntry, payload: bytes, header: bytes, body: bytes, *, resolved: bool
     ) -> None:
-        """Publish one message, whose entry was `resolved` just now; a message for very many queues may have to wait."""
+        """Publish one message with a detailed check; a message for very many queues may have to wait. `resolved` is set
+        if the entry was not cached.
+        """
         if resolved:
             self._pay(entry)
             if entry is self._vhost.publish_caches.nothing:
@@ -269,14 +276,14 @@ class Publisher(Resolver):
             return
         if len(entry.queues) >= WIDE_QUEUES and self.wide.pending:
             self.wide.when_entered(self._later(again))
-        elif len(entry.queues) >= WIDE_QUEUES and resolved:  # finding them took this turn's time
+        elif len(entry.queues) >= WIDE_QUEUES and resolved:  # the lookup has used up this turn's time
             later = self._later(partial(self._publish_wide, entry, header, body))
             self._deadlines.next_turn(self, later)
         else:
             detailed.publish(entry, header, body)
 
     def _refuse(self, body: bytes) -> None:
-        """Answer one publish with a nack during an alarm. Raises: ChannelError 406 on a channel without confirms."""
+        """Refuse one publish during an alarm, with a nack. Raises: ChannelError 406 on a channel without confirms."""
         if self.confirms.confirming:
             self.confirms.published_one(body)
         self.detailed.refuse_last()
@@ -284,7 +291,7 @@ class Publisher(Resolver):
             raise ChannelError(406, self._vhost.refusal)
 
     def _publish_wide(self, entry: PublishEntry, header: bytes, body: bytes) -> None:
-        """Publish to very many queues, once earlier messages have entered theirs."""
+        """Publish to very many queues, after earlier wide publishes have entered all of theirs."""
         if self.wide.pending:
             self.wide.when_entered(self._later(partial(self._publish_wide, entry, header, body)))
         else:
@@ -295,8 +302,8 @@ class Publisher(Resolver):
         self._connection.hold()
         return partial(republish, self._session, self._number, publish)
 
-    def leads_nowhere(self, payload: bytes) -> bool:
-        """Return whether the messages of a publish with this payload reach no queue."""
+    def is_unroutable(self, payload: bytes) -> bool:
+        """Return whether publishes with this payload are routed to no queue."""
         return (self.entries.get(payload) or self.resolve(payload)).nowhere
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:

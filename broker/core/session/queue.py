@@ -23,8 +23,8 @@ from broker.core.session.client import SessionClient
 from broker.core.topology.changes import binding_subject, queue_subject
 from broker.core.vhost import Vhost
 
-UNITS: Final = 3  # the cost of each of these methods, in a connection's method budget
-UNITS_OF_QUEUE: Final = 8  # and of creating or deleting a queue
+UNITS: Final = 3  # the cost of a method, in units of the method budget
+UNITS_OF_QUEUE: Final = 8  # the cost of creating or deleting a queue
 PREFIX: Final = "amq.gen-"
 PREFIX_ARGUMENT: Final = "x-name-prefix"
 PREFIX_MAX_BYTES: Final = 64
@@ -40,8 +40,8 @@ class QueueSession(ClassSession):
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost)
         self.last_declared = ""
-        self._generated = ""  # the name of a queue whose declaration is postponed
-        self._counted: int | None = None  # the message count in the answer to a postponed deletion
+        self._generated = ""  # the generated name of a queue whose declare is postponed
+        self._counted: int | None = None  # the message count for the answer to a postponed delete
 
     def name(self, name: str) -> str:
         """Return the name of a queue: an empty one means the queue that this channel declared last.
@@ -57,9 +57,9 @@ class QueueSession(ClassSession):
         return self._vhost.queues.get(strip_name(name) or self.last_declared)
 
     def find(self, name: str, kind: Kind) -> Queue:
-        """Return the named queue if the user has the right and the queue is not another connection's.
+        """Return the named queue, after checking a right of the user.
 
-        Raises: 403, 404, 405.
+        Raises: 403, 404, 405 if the queue is exclusive to another connection.
         """
         name = self.name(name)
         self._session.check(self._vhost.queue_resource(name), kind)
@@ -68,7 +68,7 @@ class QueueSession(ClassSession):
     def declare(self, method: commands.Queue.Declare) -> None:
         """Create a queue unless it exists, and answer with its name and counts.
 
-        Raises: 403, 404 when passive, 405, 406.
+        Raises: 403, 405, 406, 404 for a passive declare.
         """
         self._session.method_budget.spend(UNITS if method.passive else UNITS_OF_QUEUE)
         name = strip_name(method.queue)
@@ -78,7 +78,7 @@ class QueueSession(ClassSession):
             queue.used()
         else:
             queue = self._make(name, method)
-        queue.before("declare", self._session)
+        queue.prepare_for("declare", self._session)
         self.last_declared = queue.name
         self._generated = ""
         self._answer(method, QueueDeclareOk(queue.name, *queue.counts()), queue_subject(queue.name))
@@ -123,7 +123,7 @@ class QueueSession(ClassSession):
     def unbind(self, method: commands.Queue.Unbind) -> None:
         """Remove a binding; a missing one is not an error.
 
-        Raises: 403, 404 when no queue was declared, 405.
+        Raises: 403, 405, 404 if no queue is named or was declared.
         """
         queue, exchange, key = self._ends(method)
         mark = self._vhost.answers.mark()
@@ -132,10 +132,10 @@ class QueueSession(ClassSession):
         self._vhost.answers.send(self._channel, commands.Queue.UnbindOk(), subject, mark)
 
     def _ends(self, method: commands.Queue.Bind | commands.Queue.Unbind) -> tuple[str, str, str]:
-        """Return queue, exchange and binding key of a method, rights checked."""
+        """Check the rights of a method, and return its queue, exchange and binding key."""
         self._session.method_budget.spend(UNITS)
         queue = strip_name(self.name(method.queue))
-        # An empty key besides an empty queue name is the name of the last declared queue too (rabbit_channel).
+        # If queue and key are empty, the key is the name of the last declared queue, too (rabbit_channel).
         key = method.routing_key or ("" if method.queue else self.last_declared)
         exchange = strip_name(method.exchange)
         source = self._vhost.exchange_resource(exchange)
@@ -145,19 +145,18 @@ class QueueSession(ClassSession):
         return queue, exchange, key
 
     def purge(self, method: commands.Queue.Purge) -> None:
-        """Drop every ready message of a queue; the connection is held until its answer.
+        """Drop all ready messages of a queue; the connection is held until the answer.
 
         Raises: 403, 404, 405.
         """
         name = self.name(method.queue)
         self._session.check(self._vhost.queue_resource(name), "read")
         queue = self._vhost.queues.countable(name, self._session)
-        queue.before("purge", self._session)
+        queue.prepare_for("purge", self._session)
         self._session.connection.hold()
         queue.purge(partial(self._purged, queue, method))
 
     def _purged(self, queue: Queue, method: commands.Queue.Purge, count: int) -> None:
-        """Answer a purge."""
         self._session.connection.release()
         subject = queue_subject(queue.name)
         if count and queue.durable:
@@ -167,7 +166,7 @@ class QueueSession(ClassSession):
     def delete(self, method: commands.Queue.Delete) -> None:
         """Delete a queue; a missing one is not an error. Its consumers on this channel are cancelled after the answer.
 
-        Raises: 403, 404 when no queue was declared, 405, 406.
+        Raises: 403, 405, 406, 404 if no queue is named or was declared.
         """
         self._session.method_budget.spend(UNITS_OF_QUEUE)
         name = strip_name(self.name(method.queue))
@@ -180,7 +179,7 @@ class QueueSession(ClassSession):
             count = 0
             if queue is not None:
                 self._counted = count = queue.counts()[0]
-                queues.decide_drop(queue)  # if this is postponed, the next run only answers
+                queues.decide_drop(queue)  # if this is postponed, the cluster deletes the queue: the next run answers
         self._counted = None
         answer = None if method.nowait else answers.promise(self._channel, commands.Queue.DeleteOk(count))
         try:
@@ -192,8 +191,8 @@ class QueueSession(ClassSession):
 
 
 def name_prefix(arguments: Mapping[str, Any]) -> str:
-    """Return the prefix for the name of a server-named queue. Raises: ChannelError 406 for a value that is not a short
-    string, 403 for a reserved name.
+    """Return the prefix of the name of a server-named queue. Raises: ChannelError 406 for an invalid prefix, 403 for a
+    reserved one.
     Source: RabbitMQ 4.4, rabbit_channel.
     """
     prefix = arguments.get(PREFIX_ARGUMENT, PREFIX)

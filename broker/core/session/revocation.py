@@ -1,4 +1,4 @@
-"""The effect of changed users and rights on open connections."""
+"""Apply changes of users and rights to open connections."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from broker.core.vhost import Vhost
 
 
 class Revocation:
-    """Close connections and cancel consumers whose user or right was removed.
+    """Close the connections of deleted users, and cancel consumers whose user may no longer read.
 
-    `sessions` returns the sessions of all connections. A new password leaves open connections alone, as in RabbitMQ.
-    Invariant: a changed right drops the user's publish cache in the vhost, a deleted user those in all vhosts.
+    `sessions` returns the sessions of all connections. A changed password does not affect open connections, as in
+    RabbitMQ.
+    Invariant: when rights change, the user's publish cache in the vhost is dropped; when a user is deleted, all are.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The Tx class on one channel: tx.select, commit and rollback.
 
-Publishes are checked and routed when they arrive, as in RabbitMQ, and take effect at commit with the acknowledgements,
-in one log record: after a crash the transaction exists as a whole or not at all.
+Publishes are checked and routed when they arrive, as in RabbitMQ. At commit, publishes and acknowledgements take effect
+in one log record: after a crash, either the whole transaction or nothing of it has happened.
 Source: AMQP 0-9-1, class tx; rabbit_channel.
 """
 
@@ -27,19 +27,18 @@ from broker.core.session.publisher import Publisher
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-OVERHEAD_BYTES: Final = 512  # memory of a kept publish in addition to its bytes, or of a kept acknowledgement
+OVERHEAD_BYTES: Final = 512  # the memory of a stored acknowledgement, or of a stored publish without header and body
 COMMIT: Final = (90, 20)  # tx.commit
 PARTIAL: Final = "partial tx completion"
 Acknowledge = Callable[["list[SlotDelivery]"], None]
 
 
 class TxSession(ClassSession):
-    """Keep the publishes and acknowledgements of a transactional channel until commit or rollback.
+    """Store the publishes and acknowledgements of a transactional channel until commit or rollback.
 
-    It is a Confirmable of the committer, like a publisher: a commit is one numbered piece of work, answered when it is
-    durable. Until then the connection is held, so that nothing overtakes the answer.
-    Units: ``kept_bytes`` is the memory of the transaction, ``limit_bytes`` its limit. Shapes: ``publications`` and
-        ``acknowledgements`` are kept for the commit.
+    To the committer this is a Confirmable: each commit has a number, and is answered when it is on disk. Until then the
+    connection is held, so that no method overtakes the answer.
+    Units: ``kept_bytes`` is the memory of the transaction, ``limit_bytes`` its limit.
     """
 
     def __init__(
@@ -52,17 +51,17 @@ class TxSession(ClassSession):
         self.kept_bytes = 0
         self.publications: list[Publication] = []
         self.acknowledgements: list[tuple[Acknowledge, list[SlotDelivery]]] = []
-        self._is_refused = False  # a full queue refused a message of the current commit, so nothing was done
+        self._is_refused = False  # whether a full queue has refused a message of the current commit
         self.closed = False
         self.waiting = False
         self.published = 0
         self.confirmed = 0
         self.logged = 0
 
-    # -- what is kept -------------------------------------------------------------------------------------------------
+    # -- publishes and acknowledgements -------------------------------------------------------------------------------
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
-        """Keep a publish for the commit. Raises: as Publisher.publish; ChannelError 406 beyond the limit."""
+        """Store a publish for the commit. Raises: as Publisher.publish; ChannelError 406 beyond the limit."""
         is_plain = self._channel.facts.mark is None
         if not is_plain and self._publisher.detailed.await_producer(partial(self.publish, payload, header, body)):
             return
@@ -71,15 +70,15 @@ class TxSession(ClassSession):
         self.publications.append(publication)
 
     def publish_run(self, _payloads: list[bytes], _headers: list[bytes], _bodies: list[bytes], start: int) -> int:
-        """Accept no run, because `publish` keeps each message."""
+        """Accept no run, so that `publish` is called with each message."""
         return start
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """Keep an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Store an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
         self._set_aside(self._basic.settle, tag, multiple=multiple)
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool, failed: bool) -> None:
-        """Keep a nack or reject for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Store a nack or reject for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
         action = partial(self._basic.requeue, failed=failed) if requeue else self._basic.reject
         self._set_aside(action, tag, multiple=multiple)
 
@@ -89,30 +88,33 @@ class TxSession(ClassSession):
         self.acknowledgements.append((acknowledge, deliveries))
 
     def _keep(self, size_bytes: int) -> None:
-        """Count the kept bytes. Raises: ChannelError 406, RabbitMQ's code for a message that is too large."""
+        """Count the memory of the transaction. Raises: ChannelError 406, RabbitMQ's code for a message that is too
+        large.
+        """
         self.kept_bytes += size_bytes
         if self.kept_bytes > self.limit_bytes:
             raise ChannelError(
                 406, f"transaction size {self.kept_bytes} is larger than configured max size {self.limit_bytes}"
             )
 
-    # -- the methods --------------------------------------------------------------------------------------------------
+    # -- commit and rollback ------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Perform the kept publishes and acknowledgements; commit-ok follows once they are on disk.
+        """Perform the stored publishes and acknowledgements; commit-ok is sent once they are on disk.
 
-        Raises: ChannelError 406 when an alarm refuses publishes, or a queue that rejects them has no room; the
-            transaction then has no effect, whereas RabbitMQ performs the rest. Postponed while a queue must be asked.
+        Raises: ChannelError 406 if publishes are refused because of an alarm, or if a queue that rejects publishes has
+            no room. The transaction then has no effect, whereas RabbitMQ performs the remaining part. Postponed, in a
+            cluster.
         """
         if self.publications and self._vhost.refusal:
             raise ChannelError(406, self._vhost.refusal)
         sweep = self._vhost.sweep
-        if sweep.pending:  # policies that changed after the publishes
+        if sweep.pending:  # policies have changed since the publishes were routed
             for publication in self.publications:
                 sweep.update_rules(publication.queues)
         missing = self._on_disk()
         if missing is not None:
-            # What is rejected into a dead-letter exchange must be in memory, or it would follow outside the record.
+            # Rejected messages must be in memory, so that their dead letters are part of the transaction's record.
             self._channel.connection.hold()
             self._vhost.ports.read(*missing, self._commit_again)
             return
@@ -132,13 +134,13 @@ class TxSession(ClassSession):
                 for acknowledge, deliveries in self.acknowledgements:
                     acknowledge(deliveries)
                 settled = self._vhost.ports.settled
-                while settled:  # inside the transaction, not at the end of the turn
+                while settled:  # now, not at the end of the turn, so that the transaction includes them
                     settled.pop().log_settlements()
         finally:
             store.note_origin(None)
         self._forget()
         self.published += 1
-        # The original of a duplicate may not be durable yet.
+        # The commit of a duplicate waits for the original, which may not be on disk yet.
         if store.progress != progress or (numbered and store.needs_sync):
             self.logged = self.published
         self._channel.connection.hold()
@@ -149,7 +151,7 @@ class TxSession(ClassSession):
             self._vhost.committer.wait(self)
 
     def rollback(self) -> None:
-        """Discard the kept publishes, and make the acknowledged messages unacked again."""
+        """Discard the stored publishes, and make the acknowledged messages unacked again."""
         self._forget()
         self._channel.send(commands.Tx.RollbackOk())
 
@@ -159,11 +161,11 @@ class TxSession(ClassSession):
         self._forget()
 
     def refuse(self, number: int) -> None:
-        """Record that a full queue refused a message of a commit, so that it had no effect."""
+        """Record that a full queue has refused a message of a commit, which then has no effect."""
         self._is_refused = number > self.confirmed
 
     def confirm(self, upto: int) -> None:
-        """Answer a commit that is on disk; if the channel was closed meanwhile, still release the connection."""
+        """Answer a commit that is on disk, unless the channel was closed meanwhile, and release the connection."""
         if upto <= self.confirmed:
             return
         self.confirmed = upto
@@ -194,7 +196,7 @@ class TxSession(ClassSession):
                 self._fail(error)
 
     def _fail(self, error: ChannelError) -> None:
-        """Close the channel because of a commit; no frame is being processed."""
+        """Close the channel because a commit has failed."""
         error.blame(*COMMIT)
         self._session.connection.fail(error, self._channel.number)
 
@@ -210,7 +212,7 @@ class TxSession(ClassSession):
         return None
 
     def _fits(self) -> bool:
-        """Return whether every queue that rejects publishes has room for its part of the messages."""
+        """Return whether every queue that rejects publishes has room for the messages that are routed to it."""
         wanted: dict[Queue, list[int]] = {}
         for publication in self.publications:
             for queue in () if publication.used else publication.queues:

@@ -1,1 +1,1 @@
-"""Counters of what was published, delivered and acknowledged; they only grow."""
+"""Counters of publishes, deliveries and acknowledgements, which never decrease."""

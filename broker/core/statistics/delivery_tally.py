@@ -1,17 +1,17 @@
-"""Counts of deliveries, fetches and acknowledgements: per queue, per channel and per vhost."""
+"""Count deliveries, fetches and acknowledgements, per queue, per channel and per vhost."""
 
 from __future__ import annotations
 
 from mypy_extensions import mypyc_attr
 
 
-@mypyc_attr(acyclic=True)  # compiled, it is nothing to the garbage collector: each queue has one
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it: each queue has one
 class DeliveryTally:
     """Count deliveries and acknowledgements under RabbitMQ's names.
 
-    Units: messages, except `get_empty`, which counts basic.gets without a message. `redeliver` counts those that had
-        been delivered before, which the other counts include.
-    Invariant: the numbers only grow.
+    Units: messages, except `get_empty`, which counts basic.gets of an empty queue. `redeliver` counts redeliveries,
+        which the other counts include.
+    Invariant: no count decreases.
     """
 
     __slots__ = ("ack", "deliver", "deliver_no_ack", "get", "get_empty", "get_no_ack", "redeliver")
@@ -26,7 +26,7 @@ class DeliveryTally:
         self.ack = 0
 
     def count_get(self, *, again: bool, no_ack: bool) -> None:
-        """Count the message of a basic.get."""
+        """Count a message fetched by basic.get; `again` if it was redelivered."""
         if no_ack:
             self.get_no_ack += 1
         else:
@@ -34,11 +34,9 @@ class DeliveryTally:
         self.redeliver += again
 
     def count_empty(self) -> None:
-        """Count a basic.get of an empty queue."""
         self.get_empty += 1
 
     def add(self, other: DeliveryTally) -> None:
-        """Add the counts of another tally."""
         self.deliver += other.deliver
         self.deliver_no_ack += other.deliver_no_ack
         self.get += other.get
@@ -50,9 +48,9 @@ class DeliveryTally:
 
 @mypyc_attr(acyclic=True)
 class ChannelDeliveries(DeliveryTally):
-    """Count for one channel, and at the same time for its vhost and for the level of a message.
+    """Count for one channel, for its vhost and for the level of a message.
 
-    Cost: one call for each batch of deliveries and each acknowledged slot, whatever the number of messages.
+    Cost: one call for each batch of deliveries and for each slot of acknowledged messages.
     """
 
     __slots__ = ("_vhost",)
@@ -84,11 +82,10 @@ class ChannelDeliveries(DeliveryTally):
         level.ack += count  # hot: written here
 
     def fetched(self, level: DeliveryTally, *, again: bool, no_ack: bool) -> None:
-        """Count the message of a basic.get."""
+        """Count a message fetched by basic.get; `again` if it was redelivered."""
         for tally in (self, self._vhost, level):
             tally.count_get(again=again, no_ack=no_ack)
 
     def found_empty(self, level: DeliveryTally) -> None:
-        """Count a basic.get of an empty queue."""
         for tally in (self, self._vhost, level):
             tally.count_empty()

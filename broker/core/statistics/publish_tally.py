@@ -1,4 +1,4 @@
-"""Counts of publishes and confirms: per channel and per vhost, and the sizes of messages."""
+"""Count publishes and confirms, per channel and per vhost, and the sizes of messages."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Final
 
 from broker.routing.exchange import ExchangeTally
 
-# RabbitMQ's bounds of rabbitmq_message_size_bytes.
+# The upper bounds of the buckets of RabbitMQ's rabbitmq_message_size_bytes.
 SIZE_BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
 SMALL_BYTES: Final = 100
-"""The first bound; most messages are below it, and one comparison is cheaper than a search of the bounds."""
+"""The first bound, which is compared separately because most messages are smaller."""
 
 
 class SizeTally:
     """A histogram of the body sizes of published messages.
 
-    Shapes: ``counts`` has one number for each of SIZE_BOUNDS, the largest size that it counts, and one for the rest;
-        that of the first bound, which counts most messages, is an attribute of its own.
+    Shapes: ``counts`` has the count of each bucket: one for each of SIZE_BOUNDS, and one for larger messages. The first
+        one is an attribute of its own, because it counts most messages.
     Units: ``total_bytes`` is the sum of the sizes.
     """
 
@@ -27,7 +27,6 @@ class SizeTally:
 
     @property
     def counts(self) -> list[int]:
-        """The numbers of messages, by size."""
         return [self._small, *self._larger]
 
     def count(self, size_bytes: int, messages: int) -> None:
@@ -45,7 +44,6 @@ class SizeTally:
             self._small += messages
 
     def add(self, other: SizeTally) -> None:
-        """Add the counts of another histogram."""
         self._small += other._small
         self._larger = [one + another for one, another in zip(self._larger, other._larger, strict=True)]
         self.total_bytes += other.total_bytes
@@ -53,12 +51,12 @@ class SizeTally:
     def count_each(self, bodies: list[bytes]) -> None:
         """Count messages of different sizes. HOT.
 
-        Cost: a length for each, and one step more where they fall on both sides of a bound.
+        Cost: one length per message, and a call for each if they belong to different buckets.
         """
         sizes = [len(body) for body in bodies]
-        least = place_of(min(sizes))
-        if least == place_of(max(sizes)):
-            self._count_at(least, len(sizes))
+        bucket = place_of(min(sizes))
+        if bucket == place_of(max(sizes)):
+            self._count_at(bucket, len(sizes))
             self.total_bytes += sum(sizes)
         else:
             for size_bytes in sizes:
@@ -66,9 +64,9 @@ class SizeTally:
 
 
 def place_of(size_bytes: int) -> int:
-    """Return the place of the first bound that counts a size, the number of bounds for a larger one.
+    """Return the index of the bucket that counts a size.
 
-    Most messages are small, and in compiled code comparisons are faster than a call of bisect.
+    Most messages are small, and in compiled code the comparisons are faster than a call of bisect.
     """
     place = 0
     for bound in SIZE_BOUNDS:
@@ -81,10 +79,10 @@ def place_of(size_bytes: int) -> int:
 class PublishTally:
     """Count publishes under RabbitMQ's names.
 
-    Units: messages. `publish_confirm` counts those published on a channel with confirms, `confirm` those acknowledged
-        to the publisher, `routed` each message once for each queue that it went to, `lost` those that a limit refused
-        to a publisher without confirms.
-    Invariant: the numbers only grow.
+    Units: messages. `publish_confirm` counts publishes on channels in confirm mode, `confirm` those acknowledged to the
+        publisher, `routed` each message once for each of its queues, `lost` messages of publishers without confirms
+        that a queue refused.
+    Invariant: no count decreases.
     """
 
     __slots__ = ("confirm", "drop_unroutable", "lost", "publish", "publish_confirm", "return_unroutable", "routed")
@@ -99,7 +97,6 @@ class PublishTally:
         self.lost = 0
 
     def count_publish(self, confirming: bool) -> None:
-        """Count one publish."""
         self.publish += 1
         self.publish_confirm += confirming
 
@@ -109,15 +106,12 @@ class PublishTally:
         self.drop_unroutable += dropped
 
     def count_returned(self) -> None:
-        """Count a mandatory message that was returned."""
         self.return_unroutable += 1
 
     def count_lost(self) -> None:
-        """Count a message that a limit refused without notice to its publisher."""
         self.lost += 1
 
     def add(self, other: PublishTally) -> None:
-        """Add the counts of another tally."""
         self.publish += other.publish
         self.publish_confirm += other.publish_confirm
         self.confirm += other.confirm
@@ -128,7 +122,7 @@ class PublishTally:
 
 
 class ChannelPublishes(PublishTally):
-    """Count for one channel, and at the same time for its vhost.
+    """Count for one channel and for its vhost.
 
     Cost: one call for each run of publishes and for each confirm frame.
     """
@@ -150,11 +144,11 @@ class ChannelPublishes(PublishTally):
         routed: int,
         confirming: bool,
     ) -> None:
-        """Count the publishes of a run from one place up to another, and the queues that they reached. HOT.
+        """Count the publishes of a run from index `start` up to `stop`. HOT.
 
-        Shapes: headers and bodies as in a PublishRun. `reached` of the publishes went to some queue; `routed` counts
-            each once for each of its queues.
-        Cost: one step for all messages of one size, or a length for each message.
+        Shapes: headers and bodies as in a PublishRun. `reached` is the number of publishes with a queue; `routed`
+            counts each publish once for each of its queues.
+        Cost: one step if all messages have one size, otherwise one length per message.
         """
         count = stop - start
         vhost = self._vhost
@@ -186,12 +180,11 @@ class ChannelPublishes(PublishTally):
             tally.count_reached(queues, dropped)
 
     def returned(self) -> None:
-        """Count a mandatory message that was returned."""
         for tally in (self, self._vhost):
             tally.count_returned()
 
     def lose(self) -> None:
-        """Count a message that a limit refused without notice to its publisher."""
+        """Count a message of a publisher without confirms that a queue refused."""
         for tally in (self, self._vhost):
             tally.count_lost()
 

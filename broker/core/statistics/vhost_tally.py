@@ -13,7 +13,7 @@ PUBLISHERS_MAX: Final = 1000
 
 
 class MessageCounts(NamedTuple):
-    """Messages since the start of the broker, under RabbitMQ's names. See PublishTally and DeliveryTally."""
+    """The counts of a PublishTally and a DeliveryTally at one moment."""
 
     publish: int = 0
     publish_confirm: int = 0
@@ -31,7 +31,7 @@ class MessageCounts(NamedTuple):
 
     @property
     def deliver_get(self) -> int:
-        """Messages that were delivered or fetched, with or without acknowledgement."""
+        """The number of messages that were delivered or fetched, with or without acks."""
         return self.deliver + self.deliver_no_ack + self.get + self.get_no_ack
 
     @classmethod
@@ -54,7 +54,6 @@ class MessageCounts(NamedTuple):
         )
 
     def plus(self, other: MessageCounts) -> MessageCounts:
-        """Return the sums."""
         return MessageCounts(*[one + another for one, another in zip(self, other, strict=True)])
 
 
@@ -62,7 +61,7 @@ NO_MESSAGES = MessageCounts()
 
 
 class LostPublishes:
-    """Count lost messages by connection, even after it has ended; remember the last PUBLISHERS_MAX that lost any."""
+    """Count lost messages by connection, open or closed; only the last PUBLISHERS_MAX to lose a message are counted."""
 
     def __init__(self) -> None:
         self._by_publisher: dict[tuple[str, str], tuple[int, str | None]] = {}
@@ -81,7 +80,7 @@ class LostPublishes:
         return self._by_publisher.get((connection, user), (0, None))[0]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the publishers as JSON, the last one to lose a message first."""
+        """Return the publishers as JSON, the one that lost a message last first."""
         return [
             {"connection": connection, "connection_name": given_name, "user": user, "messages": count}
             for (connection, user), (count, given_name) in reversed(self._by_publisher.items())
@@ -89,12 +88,13 @@ class LostPublishes:
 
 
 class VhostTally:
-    """Count the events of one vhost. `publishes` and `deliveries` count AMQP's clients.
+    """Count the events of one vhost.
 
-    Shapes: ``protocols`` has the counts of each protocol's clients, AMQP's first. ``dead_lettered`` counts dead letters
-        by their reason: rejected, expired, maxlen or delivery_limit; ``lost`` has the publishers that lost messages.
-    Units: ``queues_declared`` counts declares that were answered with a queue, ``queues_created`` the queues that they
-        created. Invariant: the numbers only grow; ended channels and queues stay counted.
+    Shapes: ``protocols`` has the tallies of each protocol, AMQP first, whose tallies are also ``publishes`` and
+        ``deliveries``. ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or
+        delivery_limit; ``lost`` has the publishers that lost messages.
+    Units: ``queues_declared`` counts successful declares, ``queues_created`` those that created a queue.
+    Invariant: no count decreases when a channel or a queue ends.
     """
 
     def __init__(self) -> None:
@@ -109,11 +109,9 @@ class VhostTally:
         self.queues_deleted = 0
 
     def publishes_of(self, protocol: str) -> PublishTally:
-        """Return the tally of a protocol's publishes."""
         return self._of(protocol)[0]
 
     def deliveries_of(self, protocol: str) -> DeliveryTally:
-        """Return the tally of a protocol's deliveries."""
         return self._of(protocol)[1]
 
     def _of(self, protocol: str) -> tuple[PublishTally, DeliveryTally]:
@@ -121,7 +119,7 @@ class VhostTally:
 
     @property
     def publishes_lost(self) -> int:
-        """The number of messages that a limit refused without notice to their publishers."""
+        """The number of messages of publishers without confirms that a queue refused."""
         return sum([published.lost for published, _ in self.protocols.values()])
 
     def declared(self) -> None:
@@ -129,19 +127,17 @@ class VhostTally:
         self.queues_declared += 1
 
     def created(self) -> None:
-        """Count a queue that a client made."""
+        """Count a queue that a client created."""
         self.queues_created += 1
 
     def deleted(self, count: int = 1) -> None:
-        """Count deleted queues."""
         self.queues_deleted += count
 
     def count_dead_letter(self, reason: str, count: int = 1) -> None:
-        """Count dead letters."""
         self.dead_lettered[reason] += count
 
     def add(self, other: VhostTally) -> None:
-        """Add the counts of another vhost, which has ended."""
+        """Add the counts of another vhost, which was deleted."""
         for protocol, (published, delivered) in other.protocols.items():
             self.publishes_of(protocol).add(published)
             self.deliveries_of(protocol).add(delivered)
@@ -152,12 +148,11 @@ class VhostTally:
         self.queues_deleted += other.queues_deleted
 
     def counts(self) -> MessageCounts:
-        """Return the counts of messages now."""
         counts = NO_MESSAGES
         for one in self.by_protocol().values():
             counts = counts.plus(one)
         return counts
 
     def by_protocol(self) -> dict[str, MessageCounts]:
-        """Return the counts of messages now, by protocol."""
+        """Return the current counts of messages by protocol."""
         return {name: MessageCounts.of(*one) for name, one in self.protocols.items()}

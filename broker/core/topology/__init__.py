@@ -1,1 +1,1 @@
-"""Exchanges, queues and bindings of a vhost: declared, deleted, journalled and restored."""
+"""The exchanges, queues and bindings of a vhost: declare, delete, journal and restore them."""

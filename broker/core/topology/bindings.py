@@ -1,7 +1,4 @@
-"""Binding and unbinding by name, with all their rules.
-
-Codes and texts are those of RabbitMQ 4.3.
-"""
+"""Bind and unbind queues and exchanges by name. Codes and texts are those of RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -24,10 +21,9 @@ Arguments = Mapping[str, Any] | None
 
 
 class Bindings:
-    """Bind queues and exchanges of a vhost to its exchanges.
+    """Bind queues and exchanges of a vhost to its exchanges; ``live`` has the bindings.
 
-    Invariant: `journal` decides each change of a binding once, in order, before the answer. ``live`` holds the
-        bindings.
+    Invariant: `journal` decides each change of a binding once, in order, before the answer.
     """
 
     def __init__(
@@ -39,7 +35,7 @@ class Bindings:
         before: Callable[[Exchange], None],
         after: Callable[[Exchange, Queue | Exchange], None],
     ) -> None:
-        """`before` is called with the source of each binding and may raise Postponed, `after` with both ends."""
+        """`before` is called with the source of a new binding and may raise Postponed, `after` with both ends."""
         self._parts = parts
         self._exchanges = exchanges
         self._queues = queues
@@ -49,7 +45,7 @@ class Bindings:
         self._after = after
 
     def bind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
-        """Bind a queue to an exchange; a binding that exists already stays as it is.
+        """Bind a queue to an exchange; do nothing if the binding exists.
 
         Raises: 403 for the default exchange, 404, 405, 406 for an invalid binding key or x-match.
         """
@@ -58,7 +54,7 @@ class Bindings:
         self._bind(source, self._queues.find(queue, owner), key, arguments or {})
 
     def bind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
-        """Bind an exchange to another; a binding that exists already stays as it is.
+        """Bind an exchange to another; do nothing if the binding exists.
 
         Raises: 403 for the default exchange, 404, 406 for an invalid binding key or x-match.
         """
@@ -76,13 +72,13 @@ class Bindings:
             self._parts.limits.check_bindings(named(destination.name), count)
         self._before(source)
         try:
-            made = self.live.add(source, destination, key, arguments, self._pattern_limits)
+            is_new = self.live.add(source, destination, key, arguments, self._pattern_limits)
         except ValueError as error:  # a binding key or arguments that the exchange does not accept
             raise ChannelError(406, str(error)) from error
-        if made:
+        if is_new:
             try:
                 self._decide(changes.bound(destination, source, key, arguments), source, destination)
-            except Postponed:  # it was made to check the key and the arguments
+            except Postponed:  # the binding was added to check the key and the arguments
                 self.live.remove(source, destination, key, arguments)
                 raise
             self._after(source, destination)

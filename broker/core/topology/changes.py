@@ -1,6 +1,6 @@
-"""The journal of a vhost's durable topology, and its changes as the JSON that the log and the checkpoints contain. A
-change is a plain dictionary with the key `change`. Changes applied in order result in the same exchanges, queues and
-bindings. Applying a change twice has no further effect: a checkpoint and the log after it may overlap.
+"""The changes of a vhost's durable topology, as dictionaries that the log and the checkpoints contain as JSON, and the
+journal that records them. Applying a change twice has no further effect, because a checkpoint and the log after it may
+overlap.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from broker.routing.exchange import Exchange
 
 Change = dict[str, Any]
 Subject = tuple[str, ...]
-"""The subject of a change: its kind and its names."""
+"""What a change is about: the kind of an object and its names."""
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Journal:
-    """Decide changes. The journal of a standalone broker records durable changes, and needs no agreement."""
+    """Decide whether changes are made. The journal of a standalone broker only records durable changes; in a cluster,
+    the nodes have to agree.
+    """
 
     def __init__(self, record: Callable[[Change], None] = lambda _change: None) -> None:
         self._record = record
 
     def decide(self, change: Change, *, durable: bool = True, owner: object | None = None) -> None:
-        """Decide a change, which the caller applies in memory as soon as this returns.
+        """Decide a change, which the caller applies in memory when this returns.
 
-        Shapes: `owner` is the connection to which an exclusive queue belongs, for a change of that queue.
-        Raises: Postponed while others have to decide it; the caller has then changed nothing, and runs again.
+        Shapes: `owner` is the connection of the exclusive queue that the change is about, if any.
+        Raises: Postponed until the nodes of a cluster have agreed; the caller must have had no effect, and runs again.
         """
         if durable:
             self._record(change)
 
     def retire(self, change: Change, *, durable: bool) -> bool:
-        """Decide to delete an unused queue, for which no method waits. Return whether the caller deletes it at once. In
-        a cluster all nodes delete it later, unless it is used elsewhere.
+        """Decide the deletion of an unused queue, which no method waits for. Return whether the caller deletes it now:
+        in a cluster, all nodes delete it later, unless another node uses it.
         """
         self.decide(change, durable=durable)
         return True
@@ -63,9 +65,7 @@ def exchange_deleted(exchange: Exchange) -> Change:
 
 
 def new_queue(declaration: QueueDeclaration) -> Change:
-    """Return the change that creates a queue under its number, which identifies its messages in the log. For an
-    existing queue with this number, it changes the arguments.
-    """
+    """Return the change that creates a queue, or changes the arguments of the existing queue with its number."""
     change = {
         "change": "queue_declared",
         "name": declaration.name,
@@ -92,7 +92,7 @@ def unbound(destination: Queue | Exchange, exchange: Exchange, key: str, argumen
 
 
 def subject_of(change: Change) -> Subject:
-    """Return the subject of a change."""
+    """Return what a change is about."""
     kind: str = change["change"]
     if kind.startswith("queue_"):
         return queue_subject(change["name"])
@@ -125,7 +125,7 @@ def _binding(
 ) -> Change:
     to: Change
     if isinstance(destination, Queue):
-        # The number distinguishes it from a later queue of the same name.
+        # The number distinguishes the queue from a later one of that name.
         to = {"queue": destination.name, "number": destination.number}
     else:
         to = {"destination": destination.name}

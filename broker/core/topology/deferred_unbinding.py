@@ -1,6 +1,5 @@
-"""Deferred unbinding: the bindings of deleted queues and exchanges are removed from the indexes a chunk per turn of the
-loop. A queue may have a hundred thousand bindings, and removing one from an index takes time in proportion to its key.
-So a deletion ends the routes at once, and the keys are removed later.
+"""Deferred unbinding: a deletion of a queue or an exchange ends its routes at once, and its bindings are removed from
+the indexes later, a chunk per turn of the loop. There may be a hundred thousand of them.
 """
 
 from __future__ import annotations
@@ -19,37 +18,35 @@ CHUNK_BINDINGS: Final = 200  # each takes about ten microseconds
 class DeferredUnbinding:
     """Remove the bindings of deleted queues and exchanges from the indexes.
 
-    Invariant: a binding in here routes nothing and is neither counted nor listed. Its deletion is already in the
-        journal, so the broker may end before the removal is complete.
-    Units: ``begun`` counts bundles taken over, ``_ended`` bundles removed, ``shed`` bindings removed.
-    Cost: each binding takes one unit of the turn's share, and at most a chunk of them is removed in one turn.
+    Invariant: a binding that is to be removed routes no message and is neither counted nor listed. Its deletion is in
+        the journal, so the broker may stop before the removal is complete.
+    Units: ``begun`` counts the bundles that were added, ``_ended`` those that were removed, ``shed`` removed bindings.
+    Cost: each binding takes one unit of the turn's share, and a turn removes at most CHUNK_BINDINGS.
     """
 
     def __init__(self, deadlines: Deadlines) -> None:
         self._deadlines = deadlines
         self._bundles: deque[Bundle[Exchange]] = deque()
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # each with the bundles to remove first
+        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # each with the value of `_ended` to wait for
         self._ended = 0
         self.begun = 0
         self.shed = 0
 
     def __len__(self) -> int:
-        """Return the number of bindings left. Cost: O(pairs of an exchange and a destination)."""
+        """Return the number of bindings to remove. Cost: O(bundles)."""
         return sum(map(len, self._bundles))
 
     @property
     def busy(self) -> bool:
-        """Whether any binding is left."""
         return bool(self._bundles)
 
     def part(self, bundle: Bundle[Exchange]) -> None:
-        """End the routes of a bundle, because its destination is being deleted.
+        """End the routes through a bundle, because its destination is being deleted.
 
-        A bundle that fits into the rest of the turn's share is removed at once; then only routes that its keys match
-        end.
+        A bundle that fits into the turn's share is removed at once, which ends only routes that its keys match.
         """
         count = len(bundle)
-        if count <= min(CHUNK_BINDINGS, self._deadlines.left):
+        if count <= min(CHUNK_BINDINGS, self._deadlines.units_left):
             self._deadlines.spend(count)
             bundle.source.remove_bundle(bundle)
         else:
@@ -57,14 +54,14 @@ class DeferredUnbinding:
             self.take([bundle])
 
     def take(self, bundles: Iterable[Bundle[Exchange]]) -> None:
-        """Take over bundles whose routes have ended."""
+        """Add bundles whose routes have ended."""
         before = len(self._bundles)
         self._bundles.extend(bundles)
         self.begun += len(self._bundles) - before
         self._wait()
 
     def when_removed(self, then: Callable[[], None]) -> None:
-        """Call `then` when every bundle taken over so far is removed: now, or in a later turn."""
+        """Call `then` when all bundles that were added so far are removed: now, or in a later turn."""
         if self._bundles:
             self._waiting.append((self.begun, then))
         else:
@@ -72,7 +69,7 @@ class DeferredUnbinding:
 
     def turn(self) -> None:
         """Remove the next chunk from the indexes."""
-        left = min(CHUNK_BINDINGS, max(self._deadlines.left, 1))
+        left = min(CHUNK_BINDINGS, max(self._deadlines.units_left, 1))
         while self._bundles and left > 0:
             bundle = self._bundles[0]
             count = bundle.source.remove_keys(bundle, left)

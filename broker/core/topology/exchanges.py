@@ -1,7 +1,4 @@
-"""The exchanges of a vhost, and all rules for declaring and deleting them.
-
-Codes and texts are those of RabbitMQ 4.3.
-"""
+"""The exchanges of a vhost, and the rules for declaring and deleting them. Codes and texts: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -34,15 +31,15 @@ from broker.routing.index import AUTO
 from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
 
-# Limits hold for a new binding: stored bindings are restored even after the limits were lowered.
+# The limits apply to new bindings: stored bindings are restored even if they exceed lowered limits.
 UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
 class Exchanges(dict[str, Exchange]):
-    """Hold the exchanges by name, including the predeclared ones, and the router over them.
+    """The exchanges of a vhost by name, including the predeclared ones, and the router over them. ``taps`` has the
+    queues of taps by name.
 
-    Invariant: `journal` decides each change of an exchange once, in order, before it is made. ``taps`` has the queues
-        of taps by name.
+    Invariant: `journal` decides each change of an exchange once, in order, before it is made.
     """
 
     def __init__(
@@ -65,19 +62,19 @@ class Exchanges(dict[str, Exchange]):
         self.default: DefaultExchange
 
     def predeclare(self, reachable: Callable[[str], Queue | None]) -> None:
-        """Create the exchanges of every vhost; `reachable` finds the queue that the default exchange routes to."""
+        """Create the predeclared exchanges; `reachable` finds the queue to which the default exchange routes a name."""
         self.default = self[""] = DefaultExchange(reachable, cache_limits=self._cache_limits)
         for name, type_ in PREDECLARED.items():
             self.add(name, type_, durable=True, internal=name == TRACE)
             self._own += 1
 
     def add_own(self, name: str, type: str) -> Exchange:
-        """Return a transient exchange to which the broker alone publishes."""
+        """Create a transient exchange to which only the broker publishes."""
         self._own += 1
         return self.add(name, type, internal=True)
 
     def end(self) -> None:
-        """Drop everything that leads back to the exchanges or to the vhost, because the vhost is deleted."""
+        """Break the reference cycles with the exchanges and the vhost, because the vhost is deleted."""
         self.clear()
         self.default = DefaultExchange(lambda _name: None)
         self.router.end()
@@ -170,13 +167,13 @@ class Exchanges(dict[str, Exchange]):
         self._listen(queue)
 
     def untap(self, queue: TapQueue) -> None:
-        """Stop copying messages to the queue of a tap; it stays among the taps until its queue is dropped."""
+        """Disconnect the queue of a tap from its exchange; it remains in `taps` until the queue is dropped."""
         exchange = self.get(queue.exchange)
         if exchange is not None:
             exchange.forget_listener(queue)
 
     def _listen(self, queue: TapQueue) -> None:
-        """Copy messages to the queue of a tap; an exchange of another dialect cannot read its pattern."""
+        """Connect the queue of a tap to its exchange, unless the pattern is invalid in the exchange's dialect."""
         exchange = self.get(queue.exchange)
         if exchange is not None:
             with suppress(BindingKeyError):
@@ -184,7 +181,7 @@ class Exchanges(dict[str, Exchange]):
 
     def delete(self, name: str, *, if_unused: bool = False) -> None:
         """Delete an exchange and its bindings; do nothing if it does not exist. Raises: 403 for a predeclared one, 406
-        if something is bound to it and `if_unused` is set.
+        if `if_unused` is set and the exchange is the source of a binding.
         """
         resource = self._parts.exchange(name)
         refuse_default(resource)
@@ -197,9 +194,9 @@ class Exchanges(dict[str, Exchange]):
         self.drop_unbound(self._drop(exchange))
 
     def drop_unbound(self, exchanges: Iterable[Exchange]) -> None:
-        """Delete the auto-delete exchanges among those that have just lost their last binding. This removes bindings of
-        the exchanges bound to them, so these are checked too.
-        Source: RabbitMQ, rabbit_exchange:maybe_auto_delete: bindings count where the exchange is their source.
+        """Delete those of the exchanges that are auto-delete and are no longer the source of a binding. Each deletion
+        removes bindings to the exchange, so their sources are checked too.
+        Source: RabbitMQ, rabbit_exchange:maybe_auto_delete.
         """
         pending = list(exchanges)
         for exchange in pending:  # grows during the loop
@@ -207,7 +204,7 @@ class Exchanges(dict[str, Exchange]):
                 pending.extend(self._drop(exchange))
 
     def _drop(self, exchange: Exchange) -> list[Exchange]:
-        """Delete an exchange and return those that were bound to it."""
+        """Delete an exchange, and return the exchanges to which it was bound."""
         self._parts.journal.decide(changes.exchange_deleted(exchange), durable=exchange.durable)
         del self[exchange.name]
         sources = self._parts.live.end_of_exchange(exchange)
@@ -223,5 +220,5 @@ class Exchanges(dict[str, Exchange]):
         return len(self) - 1 - self._own
 
     def declared(self) -> list[Exchange]:
-        """Return the exchanges that were declared, without the predeclared ones."""
+        """Return the exchanges, without the predeclared ones."""
         return [exchange for name, exchange in self.items() if not is_predeclared(name)]

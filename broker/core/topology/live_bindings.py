@@ -1,4 +1,4 @@
-"""The live bindings: added, removed, ended with their queue or exchange, and counted."""
+"""Add, remove and count the bindings of a vhost, and notify watches of that."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.routing.pattern import PatternLimits
 
 
 class TopologyWatch(Protocol):
-    """Notified right after each change, and of ended bindings before their keys leave the index."""
+    """The interface of an observer that is notified after each change of the topology."""
 
     def declared(self, exchange: Exchange) -> None:
         """Handle a new exchange."""
@@ -29,14 +29,14 @@ class TopologyWatch(Protocol):
         """Handle a removed binding."""
 
     def ended(self, bundle: Bundle[Exchange]) -> None:
-        """Handle bindings that ended with their exchange or their destination; the bundle changes after the call."""
+        """Handle bindings that ended with their source or destination; the bundle is emptied after the call."""
 
 
 class LiveBindings:
-    """Add and end the bindings of a vhost.
+    """Add and remove the bindings of a vhost. Callers may append to ``watches``.
 
-    Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges: these are in
-        ``deferred``. ``watches``, to which others may be added, are notified of each change.
+    Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges, which ``deferred``
+        removes.
     """
 
     def __init__(self, deadlines: Deadlines) -> None:
@@ -56,12 +56,12 @@ class LiveBindings:
 
         Raises: ValueError, with nothing changed.
         """
-        made = source.bind(destination, key, arguments, limits)
-        self.count += made
-        if made:
+        is_new = source.bind(destination, key, arguments, limits)
+        self.count += is_new
+        if is_new:
             for watch in self.watches:
                 watch.bound(source, destination, key, arguments)
-        return made
+        return is_new
 
     def remove(
         self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]
@@ -75,20 +75,20 @@ class LiveBindings:
         return made_with
 
     def end_leading_to(self, destination: Queue | Exchange) -> list[Exchange]:
-        """End the bindings to a queue or exchange that is being deleted, and return the exchanges they came from.
+        """End the bindings to a queue or exchange that is being deleted, and return their sources.
 
-        Cost: O(those exchanges); their indexes lose the keys turn by turn.
+        Cost: O(sources); the keys are removed from the indexes in later turns.
         """
-        standing = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
-        for bundle in standing:
+        bundles = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
+        for bundle in bundles:
             self.count -= len(bundle)
             for watch in self.watches:
                 watch.ended(bundle)
             self.deferred.part(bundle)
-        return [bundle.source for bundle in standing]
+        return [bundle.source for bundle in bundles]
 
     def end_of_exchange(self, exchange: Exchange) -> list[Exchange]:
-        """End the bindings on both sides of an exchange that is being deleted; return the exchanges that led to it."""
+        """End the bindings from and to an exchange that is being deleted, and return the sources of the latter."""
         sources = self.end_leading_to(exchange)
         self.count -= exchange.binding_count
         bundles = exchange.end()

@@ -1,4 +1,4 @@
-"""The parts of a vhost that its exchanges, its queues and its bindings share."""
+"""The parts of a vhost that its exchanges, queues and bindings share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.core.vhost_limits import VhostLimits
 
 @dataclass(slots=True)
 class TopologyParts:
-    """Shared parts of a topology. Invariant: `journal` decides each change once, in order, before it is made."""
+    """The shared parts. Invariant: `journal` decides each change once, in order, before it is made."""
 
     vhost_name: str
     live: LiveBindings
@@ -24,9 +24,7 @@ class TopologyParts:
     limits: VhostLimits
 
     def exchange(self, name: str) -> Resource:
-        """Return the name of an exchange of the vhost."""
         return Resource("exchange", self.vhost_name, name)
 
     def queue(self, name: str) -> Resource:
-        """Return the name of a queue of the vhost."""
         return Resource("queue", self.vhost_name, name)

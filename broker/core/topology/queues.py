@@ -1,7 +1,4 @@
-"""The queues of a vhost, and all rules for declaring and deleting them.
-
-Codes and texts are those of RabbitMQ 4.3.
-"""
+"""The queues of a vhost, and the rules for declaring and deleting them. Codes and texts: RabbitMQ 4.3."""
 
 from __future__ import annotations
 
@@ -31,9 +28,11 @@ _log = get_logger()
 
 
 class Queues(dict[str, Queue]):
-    """Hold the queues by name. Invariant: `journal` decides each change of a queue once, in order, before it is made.
-    ``next_number`` is higher than every number that a queue's levels ever had. ``taps`` has the queues of taps by
-    name. ``paused`` has the names of queues that operators paused; such a queue need not exist.
+    """The queues of a vhost by name. ``taps`` has the queues of taps by name, ``paused`` the names of the queues that
+    operators have paused, which need not exist.
+
+    Invariant: `journal` decides each change of a queue once, in order, before it is made. ``next_number`` is higher
+        than every number that a level of a queue ever had.
     """
 
     def __init__(
@@ -49,23 +48,23 @@ class Queues(dict[str, Queue]):
         self._exchanges = exchanges
         self._tally = tally
         self._owned: dict[object, dict[str, Queue]] = {}
-        self._kept = 0  # internal queues, which no client created
+        self._internal = 0  # the number of internal queues
         self.taps = exchanges.taps
         self.next_number = 1
         self.paused: set[str] = set()
 
     def find(self, name: str, owner: object) -> Queue:
-        """Return a queue that this connection may use.
+        """Return a queue that a connection may use.
 
-        Raises: 404; 405 when it is exclusive to another connection; 403 if it is the memory of an exchange.
+        Raises: 404; 405 if it is exclusive to another connection; 403 for an internal queue.
         """
         queue = self.countable(name, owner)
-        if queue.kept:
+        if queue.is_internal:
             raise ChannelError(403, f"{self._parts.queue(name)} holds {queue.holds}: it can be purged, nothing else")
         return queue
 
     def countable(self, name: str, owner: object) -> Queue:
-        """Return a queue that this connection may count and purge.
+        """Return a queue whose messages a connection may count and purge.
 
         Raises: 404, 405; 403 for the queue of a tap or of the overlay.
         """
@@ -83,18 +82,17 @@ class Queues(dict[str, Queue]):
         return queue
 
     def reachable(self, name: str) -> Queue | None:
-        """Return the queue to which the default exchange routes a name, if there is one."""
+        """Return the queue to which the default exchange routes a name, None without one."""
         queue = self.get(name)
-        return None if queue is None or queue.kept else queue
+        return None if queue is None or queue.is_internal else queue
 
     @property
     def declared_count(self) -> int:
         """The number of queues that clients have declared, to which the limit of the vhost applies."""
-        return len(self) - self._kept
+        return len(self) - self._internal
 
     @property
     def owners(self) -> list[object]:
-        """The connections that have exclusive queues."""
         return list(self._owned)
 
     def declare(
@@ -108,8 +106,8 @@ class Queues(dict[str, Queue]):
         owner: object = None,
     ) -> Queue:
         """Return the queue with a name, creating it unless an equivalent one exists. An exclusive queue is never
-        durable, because it cannot outlive its connection. Raises: 405 if it belongs to another connection; 406 when it
-        differs, for a bad argument, and at the limit.
+        durable, because it does not outlive its connection. Raises: 405 if it belongs to another connection; 406 if it
+        differs from the existing one, for an invalid argument, and at the limit.
         """
         arguments = arguments or {}
         durable = durable and not exclusive
@@ -142,18 +140,18 @@ class Queues(dict[str, Queue]):
         return self.add(declaration)
 
     def add(self, declaration: QueueDeclaration) -> Queue:
-        """Create a queue with a number that is never reused, without journaling it."""
+        """Create a queue without journaling it."""
         name, exclusive_owner = declaration.name, declaration.exclusive_owner
         queue = self._ports.kind_of(name)(declaration, self._ports)
         self.reserve_numbers(queue.number + len(queue.levels))
         self[name] = queue
-        self._kept += queue.kept
+        self._internal += queue.is_internal
         if isinstance(queue, TapQueue):
             self._exchanges.tap(queue)
         if exclusive_owner is not None:
             self._owned.setdefault(exclusive_owner, {})[name] = queue
         self._parts.policies.apply_to_queue(queue)
-        if name in self.paused and not queue.kept:
+        if name in self.paused and not queue.is_internal:
             queue.pause()
         self._exchanges.default.touch(name)
         return queue
@@ -166,7 +164,7 @@ class Queues(dict[str, Queue]):
             queue = self._add_own(declaration)
         return queue
 
-    def add_level(self, exchange: str, first_number: int = 1) -> OverlayQueue:
+    def own_stream(self, exchange: str, first_number: int = 1) -> OverlayQueue:
         """Return the stream queue of an overlay exchange, creating and journaling it if necessary."""
         queue = self.own(STREAM_PREFIX + exchange, arguments={FIRST_NUMBER: first_number})
         assert isinstance(queue, OverlayQueue)
@@ -180,19 +178,19 @@ class Queues(dict[str, Queue]):
         return self._add_own(QueueDeclaration(name, number, recovered=True))
 
     def change_expiry(self, queue: Queue, expires_ms: int) -> None:
-        """Change the time after which an unused queue expires. The change is journaled."""
+        """Change the time after which a queue expires if it is unused, and journal that."""
         if queue.arguments.get("x-expires") != expires_ms:
             declaration = replace(queue.declaration, arguments={**queue.arguments, "x-expires": expires_ms})
             self._parts.journal.decide(changes.new_queue(declaration), durable=queue.durable)
             self.redeclare(queue, declaration)
 
     def redeclare(self, queue: Queue, declaration: QueueDeclaration) -> None:
-        """Set the arguments of a new declaration of a queue, and journal it."""
+        """Set the arguments of a new declaration of a queue, which is journaled already."""
         queue.redeclare(declaration)
         self._parts.policies.apply_to_queue(queue)
 
     def add_tap(self, name: str, number: int, arguments: dict[str, Any]) -> None:
-        """Create and journal the queue of a tap; its first message gets the id in the arguments."""
+        """Create and journal the queue of a tap. The arguments state the id of its first message."""
         queue = self._add_own(QueueDeclaration(name, number, arguments=arguments))
         queue.level.lose_sealed(self.taps[name].first_id)
 
@@ -201,13 +199,13 @@ class Queues(dict[str, Queue]):
         return self.add(declaration)
 
     def set_paused(self, name: str, *, paused: bool) -> None:
-        """Pause or resume the queue with a name, even if it is declared later."""
+        """Pause or resume the queue with a name, also if the queue is declared later."""
         queue = self.get(name)
         if paused:
             self.paused.add(name)
         else:
             self.paused.discard(name)
-        if queue is None or queue.kept or queue.paused is paused:
+        if queue is None or queue.is_internal or queue.paused is paused:
             return
         if paused:
             queue.pause()
@@ -215,17 +213,17 @@ class Queues(dict[str, Queue]):
             queue.resume()
 
     def reserve_numbers(self, below: int) -> None:
-        """Reserve all numbers below this one, which may belong to levels."""
+        """Use no number below `below` for a new queue; these may be the numbers of other queues' levels."""
         self.next_number = max(self.next_number, ((below - 1) & QUEUE_NUMBERS) + 1)
 
     def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
-        """Return a queue that this connection may delete, for `drop`; None if there is no such queue. Raises: 405, and
-        406 if it is in use or not empty and the caller forbids that.
+        """Return a queue that a connection may delete, for `drop`; None if there is no such queue. Raises: 405, and 406
+        if `if_unused` or `if_empty` is set and the queue is in use or not empty.
         """
         if name not in self:
             return None
         queue = self.find(name, owner)
-        queue.before("delete", owner)
+        queue.prepare_for("delete", owner)
         messages, consumers = queue.counts()
         if if_empty and (messages or queue.delayed):
             raise ChannelError(406, f"{self._parts.queue(name)} not empty")
@@ -242,13 +240,13 @@ class Queues(dict[str, Queue]):
         return 0 if queue is None else self.drop(queue)
 
     def unused(self, queue: Queue) -> None:
-        """Delete an unused queue, unless it is deleted already; no client waits for this."""
+        """Delete an unused queue, unless it was deleted already."""
         change = changes.queue_deleted(queue)
         if self.get(queue.name) is queue and self._parts.journal.retire(change, durable=queue.durable):
             self.drop_decided(queue)
 
     def with_poisoned(self, name: str, then: Callable[[], None]) -> None:
-        """Call back once the queue for a queue's poisoned messages exists, which takes time in a cluster."""
+        """Call `then` once the queue of that name for poisoned messages exists, or could not be declared."""
         if name in self:
             then()
         else:
@@ -261,7 +259,7 @@ class Queues(dict[str, Queue]):
             _log.error("poisoned.dropped", vhost=self._parts.vhost_name, queue=name, reason=str(error))
 
     def consumer_left(self, queue: Queue) -> bool:
-        """Delete an auto-delete queue whose last consumer has left, and return whether it did."""
+        """Delete a queue if it is auto-delete and has lost its last consumer, and return whether it does."""
         unused = queue.auto_delete and queue.had_consumers and not queue.consumers
         if not unused or self.get(queue.name) is not queue:
             return False
@@ -269,17 +267,17 @@ class Queues(dict[str, Queue]):
         return True
 
     def owner_gone(self, owner: object, done: Callable[[], None] = lambda: None) -> None:
-        """Delete the exclusive queues of a connection that ended, and call `done` when all are deleted."""
+        """Delete the exclusive queues of a closed connection, and call `done` when all are deleted."""
         self.drop_all(tuple(self._owned.get(owner, {}).values()), done)
 
     def drop_all(self, queues: Sequence[Queue], done: Callable[[], None]) -> None:
-        """Delete queues, whatever their owner, and call `done` when all are deleted; no client waits for this."""
-        left = len(queues)
+        """Delete queues, whatever their owner, and call `done` when all are deleted."""
+        remaining = len(queues)
 
         def dropped() -> None:
-            nonlocal left
-            left -= 1
-            if not left:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
                 done()
 
         for queue in queues:
@@ -288,21 +286,20 @@ class Queues(dict[str, Queue]):
             done()
 
     def drop(self, queue: Queue) -> int:
-        """Delete a queue of this vhost, whatever its owner, and return the number of ready messages."""
+        """Delete a queue, whatever its owner, and return the number of ready messages."""
         self.decide_drop(queue)
         return self.drop_decided(queue)
 
     def decide_drop(self, queue: Queue) -> None:
-        """Decide to delete a queue, before the answer is written; `drop_decided` must follow."""
+        """Decide the deletion of a queue; the caller must call `drop_decided` next."""
         self._parts.journal.decide(changes.queue_deleted(queue), durable=queue.durable, owner=queue.exclusive_owner)
 
     def drop_decided(self, queue: Queue) -> int:
         """Delete a queue whose deletion is decided, and return the number of ready messages."""
-        # Remove it from the tables first: code that the deletion calls (cancelled consumers) must not find the queue
-        # again.
+        # Remove the queue from the tables first, so that code that the deletion calls does not find it.
         del self[queue.name]
-        self._kept -= queue.kept
-        if not queue.kept:
+        self._internal -= queue.is_internal
+        if not queue.is_internal:
             self._tally.deleted()
         if isinstance(queue, TapQueue):
             del self.taps[queue.name]

@@ -89,7 +89,7 @@ def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Ite
     """Yield the queues of some vhosts, without those that the broker keeps for itself."""
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
-            if not queue.kept:
+            if not queue.is_internal:
                 yield QueueReading(vhost, queue, statistics)
 
 
@@ -97,7 +97,7 @@ def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[Reading[Queue]]:
     """Yield the queues of some vhosts, with their types among their labels."""
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
-            if not queue.kept:
+            if not queue.is_internal:
                 kind = ("queue_type", f"rabbit_{queue_type(queue.arguments)}_queue")
                 yield Reading(queue, ("vhost", vhost.name), ("queue", queue.name), kind, ("membership", "leader"))
 

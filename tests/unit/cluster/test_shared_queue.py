@@ -29,12 +29,12 @@ def queue() -> SharedQueue:
 def test_a_queue_that_this_node_has_made_is_empty_once(queue: SharedQueue) -> None:
     """Its declaration is answered without asking; the next one asks."""
     queue.note_made()
-    queue.before("declare", None)
+    queue.prepare_for("declare", None)
     assert queue.counts() == (0, 0)
     with pytest.raises(Postponed) as raised:
-        queue.before("declare", None)
+        queue.prepare_for("declare", None)
     raised.value.begin(lambda: None)
-    queue.before("declare", None)
+    queue.prepare_for("declare", None)
     assert queue.counts() == (7, 2)
 
 
@@ -43,7 +43,7 @@ def test_what_is_known_of_a_queue_does_not_last(queue: SharedQueue) -> None:
     queue.note_made()
     cast("Any", queue)._ports.clock.now_ms = FRESH_MS + 1
     with pytest.raises(Postponed):
-        queue.before("declare", None)
+        queue.prepare_for("declare", None)
     queue.note_made()
     with pytest.raises(Postponed):
-        queue.before("purge", None)
+        queue.prepare_for("purge", None)

@@ -119,7 +119,7 @@ class Room:
             store=self.store,
             assign=assign,
             retire=lambda queue: self.retired.append(queue.name),
-            kept=lambda _queue, _slot: None,
+            opened=lambda _queue, _slot: None,
             read=lambda _stream, _slot, _then: None,
             moments=lambda _stream, _slot, _then: None,
             fetch=lambda _stream, _wanted, _then: None,

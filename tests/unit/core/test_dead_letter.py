@@ -14,7 +14,7 @@ from broker.amqp.content_header import decode_properties, facts_of
 from broker.core.deadlines import TURN_SHARE
 from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.policy.policy import Policy
-from broker.core.publishing.dead_letter import BURIAL_SHARE
+from broker.core.publishing.dead_letter import DEATH_UNITS
 from broker.core.publishing.reply_to import REPLY_PREFIX
 from broker.core.queue.level import BATCH_MESSAGES
 from broker.core.queue.queue import Queue
@@ -207,7 +207,7 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
     while yard.deadlines.next_ms is not None:
         turns += 1
         yard.turn()
-    assert turns > number * BURIAL_SHARE // TURN_SHARE
+    assert turns > number * DEATH_UNITS // TURN_SHARE
     assert [queue.ready for queue in queues[1:]] == [1] * (number - 1)
     assert [message.body for message in messages(queues[1])] == [b"mover"]
     assert [message.envelope.key for message in messages(last)] == [last.name]
@@ -219,7 +219,7 @@ def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard)
     A turn dead-letters them in batches; the others stay unacked until then.
     """
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
-    bodies = [b"%d" % number for number in range(3 * TURN_SHARE // BURIAL_SHARE)]
+    bodies = [b"%d" % number for number in range(3 * TURN_SHARE // DEATH_UNITS)]
     assert len(bodies) > 7 * BATCH_MESSAGES
     stream = queue.level
     stream.append([message_to(queue, body) for body in bodies])
@@ -246,7 +246,7 @@ def test_what_a_new_rule_drops_goes_batch_by_batch_and_turn_by_turn(
 ) -> None:
     """A rule that leaves next to nothing of a large backlog buries the rest in order, each message once."""
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
-    bodies = [b"%05d" % number for number in range(3 * TURN_SHARE // BURIAL_SHARE)]
+    bodies = [b"%05d" % number for number in range(3 * TURN_SHARE // DEATH_UNITS)]
     queue.level.append([message_to(queue, body) for body in bodies])
     yard.clock.now_ms += 10
     yard.vhost.policies.set(Policy(name="p", pattern="^q$", apply_to="queues", definition=definition))

@@ -69,7 +69,7 @@ def test_a_turn_does_its_share() -> None:
 
     def act(number: int) -> None:
         called.append(number)
-        deadlines.left -= TURN_SHARE // 4
+        deadlines.units_left -= TURN_SHARE // 4
 
     for number in range(10):
         deadlines.set(number, number, partial(act, number))
@@ -85,7 +85,7 @@ def test_a_turn_without_a_share_left_does_nothing() -> None:
     called: list[str] = []
     deadlines = Deadlines(Clock())
     deadlines.set("key", 10, lambda: called.append("key"))
-    deadlines.left = 0
+    deadlines.units_left = 0
     deadlines.run(10)
     assert (called, deadlines.next_ms) == ([], 10)
 

@@ -110,7 +110,7 @@ def test_a_queue_of_few_bindings_is_gone_at_once(room: Room, vhost: Vhost) -> No
         vhost.queues.delete(name, None)
         at_once = min(number * CHUNK_BINDINGS, TURN_SHARE)
         assert len(vhost.bindings.live.deferred) == number * CHUNK_BINDINGS - at_once
-        assert room.deadlines.left == TURN_SHARE - at_once
+        assert room.deadlines.units_left == TURN_SHARE - at_once
     assert not exchange.route("k.1.a").destinations
     turns = 0
     while turn(room):

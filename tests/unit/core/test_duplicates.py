@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from broker.core.queue.duplicates import STAYING, Duplicates, value_digest
+from broker.core.queue.duplicates import CURRENT_MAX, Duplicates, value_digest
 from broker.slots.slot import Slot
 
 SLOT = 100
@@ -31,7 +31,7 @@ def test_it_knows_what_waits_and_forgets_what_is_gone() -> None:
         if len(waiting) > 50:
             gone, at = waiting.pop(random.choice(list(waiting)))
             gone.acks.settle(at)
-        assert len(known._entries) == len(known._order) <= 50 * STAYING + 64
+        assert len(known._entries) == len(known._order) <= 50 * CURRENT_MAX + 64
 
 
 def test_a_value_that_expired_is_not_known() -> None:

@@ -7,8 +7,8 @@ from typing import Any, Final
 import pytest
 
 from broker.core.publish_credit import (
-    AWAITED_PART,
-    LEAST_PART,
+    DELIVERIES_PER_AWAITED_ENTRY,
+    DELIVERIES_PER_ENTRY,
     PIECE_ENTRIES,
     SHARE_ENTRIES,
     CreditShare,
@@ -99,7 +99,7 @@ def test_publishers_of_a_queue_that_lags_get_a_small_part_of_what_is_delivered()
         before = publisher.made
         credit.turn(delivered, behind=True, crowded=False)
         publisher.publish(lags=True)
-        assert 0 < publisher.made - before <= delivered // LEAST_PART
+        assert 0 < publisher.made - before <= delivered // DELIVERIES_PER_ENTRY
     for entries in (SHARE_ENTRIES, SHARE_ENTRIES):
         before = publisher.made
         credit.turn(0, behind=False, crowded=False)
@@ -141,7 +141,7 @@ def test_publishers_wait_for_acks_and_add_half_of_what_is_delivered_meanwhile() 
     assert not asked
     credit.turn(200, behind=False, crowded=False, awaited=True)
     publisher.publish(lags=True)
-    assert publisher.made - before == 200 // AWAITED_PART
+    assert publisher.made - before == 200 // DELIVERIES_PER_AWAITED_ENTRY
     credit.turn(0, behind=False, crowded=False, awaited=False)
     assert not publisher.held
 
@@ -151,7 +151,7 @@ def test_other_publishers_do_not_wait_for_a_queue_that_lags() -> None:
     credit = PublishCredit()
     lagging, other = Publisher(credit), Publisher(credit)
     lagging.publish(lags=True)
-    for crowded, entries in ((False, SHARE_ENTRIES), (True, SHARE_ENTRIES // LEAST_PART)):
+    for crowded, entries in ((False, SHARE_ENTRIES), (True, SHARE_ENTRIES // DELIVERIES_PER_ENTRY)):
         other.publish()
         before = other.made
         credit.turn(SHARE_ENTRIES, behind=True, crowded=crowded)

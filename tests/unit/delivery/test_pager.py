@@ -39,7 +39,7 @@ class Line:
     is_holding = False
 
     def __init__(self, pager: Pager) -> None:
-        self.queue = SimpleNamespace(consumers=SimpleNamespace(present=False), kept=False, is_tap=False)
+        self.queue = SimpleNamespace(consumers=SimpleNamespace(present=False), is_tap=False)
         self.manager = SlotManager(10, 1 << 20, on_open=lambda slot: pager.kept(cast("Any", self), slot))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.core.auth.first_user import create_first_user, everybody_knows
+from broker.core.auth.first_user import create_first_user, is_guest_open
 from broker.core.auth.password import ARGON2, SHA256
 from broker.core.auth.permissions import KINDS, Permissions
 from broker.core.auth.users import User, Users, prove
@@ -41,6 +41,6 @@ def test_a_guest_that_everybody_can_be_is_noticed(password: str, loopback_only: 
     """The broker notices an open guest, whether guest is stored or comes from the settings."""
     users = Users()
     create_first_user(users, Permissions(users), "guest", password, "/")
-    assert everybody_knows(users, loopback_only) is known
-    assert everybody_knows(Users([User("guest", password)]), loopback_only) is known
-    assert not everybody_knows(Users(), loopback_only)
+    assert is_guest_open(users, loopback_only) is known
+    assert is_guest_open(Users([User("guest", password)]), loopback_only) is known
+    assert not is_guest_open(Users(), loopback_only)

@@ -11,7 +11,7 @@ from argon2 import low_level
 from broker.amqp.errors import Refused
 from broker.core.auth import password as passwords
 from broker.core.auth.login_counts import (
-    AT_ONCE,
+    BURST,
     COUNTED_MAX,
     SOURCES_MAX,
     WAIT_MAX_S,
@@ -292,8 +292,8 @@ def test_guesses_that_come_at_once_are_counted_when_they_begin(hashes: list[byte
     assert said(logins, PLAIN, plain("alice", "s3cret"), AWAY).endswith(
         "too many logins of user 'alice' from 203.0.113.9"
     )
-    assert threads.run() == [0.0] * AT_ONCE + [1.0, 2.0, 3.0, 4.0, WAIT_MAX_S]
-    assert len(hashes) == AT_ONCE + WAIT_MAX_S == len(refused) - (149 - AT_ONCE - WAIT_MAX_S)
+    assert threads.run() == [0.0] * BURST + [1.0, 2.0, 3.0, 4.0, WAIT_MAX_S]
+    assert len(hashes) == BURST + WAIT_MAX_S == len(refused) - (149 - BURST - WAIT_MAX_S)
     now[0] = 1.0
     guess(logins, "alice", 150, 5)
     assert threads.run() == [WAIT_MAX_S], "one is forgotten each second"
@@ -308,7 +308,7 @@ def test_right_and_wrong_passwords_wait_alike(proven: bool) -> None:
         alice = users.get("alice")
         assert alice is not None
         users.remember(alice, b"s3cret")
-    guess(logins, "alice", 0, AT_ONCE)
+    guess(logins, "alice", 0, BURST)
     threads.run()
     verdicts: list[Verdict] = []
     logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, verdicts.append)
@@ -340,7 +340,7 @@ def test_an_ipv6_network_is_one_host() -> None:
     """A host has all addresses of its /64."""
     threads = Threads()
     logins = Logins(people(), check=threads.check)
-    for number in range(AT_ONCE):
+    for number in range(BURST):
         guess(logins, "alice", number, 1, Peer(f"2001:db8::{number:x}"))
     threads.run()
     guess(logins, "alice", 50, 1, Peer("2001:db8::ffff"))
@@ -352,10 +352,10 @@ def test_logins_that_are_right_or_not_judged_do_not_count() -> None:
     """A pool opens many connections, one after the other, and clients leave before their verdict."""
     threads = Threads()
     logins = Logins(people(), check=threads.check)
-    for _ in range(3 * AT_ONCE):
+    for _ in range(3 * BURST):
         logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, lambda _verdict: None, lambda: True)
     assert threads.run()[-1] == WAIT_MAX_S
-    for _ in range(3 * AT_ONCE):
+    for _ in range(3 * BURST):
         logins.decide(PLAIN, plain("alice", "s3cret"), AWAY, lambda _verdict: None)
         assert threads.run() in ([0.0], [])
 
@@ -363,7 +363,7 @@ def test_logins_that_are_right_or_not_judged_do_not_count() -> None:
 def test_what_is_counted_is_bounded_and_who_guesses_a_lot_is_not_forgotten() -> None:
     """Ever new names push out other names that were tried once."""
     attempts = Attempts(lambda: 0.0)
-    for _ in range(AT_ONCE + int(WAIT_MAX_S)):
+    for _ in range(BURST + int(WAIT_MAX_S)):
         assert attempts.begin("192.0.2.1", "alice") is not None
     for number in range(3 * COUNTED_MAX):
         attempts.begin("192.0.2.1", f"nobody{number}")

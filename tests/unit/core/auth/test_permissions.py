@@ -44,7 +44,7 @@ def test_a_user_of_the_settings_may_do_everything_in_every_vhost(permissions: Pe
         lambda: permissions.clear("configured", "/"),
         lambda: permissions.topics.set("configured", "/", "x", "", ""),
     ):
-        with pytest.raises(ValueError, match="User 'configured' is one of the settings"):
+        with pytest.raises(ValueError, match="User 'configured' is defined in the settings"):
             change()
 
 

@@ -137,7 +137,7 @@ def test_the_hash_of_rabbitmqs_documentation_is_verified() -> None:
         ({"name": "a", "tags": [7]}, "tags"),
         ({"name": "a", "password_hash": "x", "hashing_algorithm": "rot13"}, "unknown hashing algorithm 'rot13'"),
         ({"name": "a", "password_hash": "***"}, "user 'a': the password hash is not base64"),
-        ({"name": "a", "password_hash": "AAAA"}, "has not the length"),
+        ({"name": "a", "password_hash": "AAAA"}, "does not have the length"),
         ({"name": "a", "password_hash": "$argon2i$v=19$m=8,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g",
           "hashing_algorithm": ARGON2}, "not argon2id"),
         ({"name": "a", "password_hash": "$argon2id$v=19$m=9999999,t=1,p=1$c2FsdHNhbHQ$aGFzaGhhc2g",
@@ -187,7 +187,7 @@ def test_a_user_of_the_settings_shadows_a_stored_one_and_does_not_change() -> No
     assert right(users, "alice", b"configured") and not right(users, "alice", b"test12")
     for change in (users.delete, lambda name: users.set_password(name, "x"),
                    lambda name: users.set_tags(name, [])):  # fmt: skip
-        with pytest.raises(ValueError, match="User 'alice' is one of the settings"):
+        with pytest.raises(ValueError, match="User 'alice' is defined in the settings"):
             change("alice")
     with pytest.raises(ValueError, match="User 'alice' already exists"):
         users.add("alice", "x")

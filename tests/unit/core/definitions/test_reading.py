@@ -87,7 +87,7 @@ def test_entries_of_one_name_that_differ_are_refused() -> None:
         read_document({part: [entry, dict(entry), {**entry, "name": "w", "user": "w", "vhost": other}]})
         with pytest.raises(BadDefinitions) as refused:
             read_document({part: [entry, {**entry, **changed}]})
-        assert str(refused.value) == f"{part}[1]: there is another entry of {named}, with other values"
+        assert str(refused.value) == f"{part}[1]: another entry for {named} has different values"
 
 
 def test_other_parameters_are_kept() -> None:
