@@ -308,7 +308,7 @@ class Level:
         limit = self.queue.rules.delivery_limit
         worn: list[int] = []
         if failed and limit is not None and not (self._keeps_poisoned and is_poisoned_name(self.queue.name)):
-            worn = slot.worn(indexes, limit)
+            worn = slot.at_limit(indexes, limit)
             if worn:
                 over = set(worn)
                 indexes = [index for index in indexes if index not in over]
