@@ -176,7 +176,7 @@ class SharedLevel(Level):
         self._accepted += count
         mine = 0
         if self.queue.rules.limited:
-            share.tell_sizes()  # PostgreSQL decides which messages it accepts
+            share.send_sizes()  # PostgreSQL decides which messages it accepts
         elif (
             ahead
             and self._levels.ahead
