@@ -127,7 +127,7 @@ class Connections:
         """The server processes of the connections."""
         return [lane.backend for lane in self._lanes.values()]
 
-    def ended(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Close all connections at once. Running statements fail with Unreachable."""
         if self.is_broken:
             return
@@ -138,7 +138,7 @@ class Connections:
         self._lost()
 
     def _ended(self, _driver: Any) -> None:
-        self.ended("PostgreSQL closed the connection")
+        self.abort("PostgreSQL closed the connection")
 
     async def close(self) -> None:
         self.is_broken, self.reason = True, "closed"
@@ -212,7 +212,7 @@ class Connections:
         text = self.target.reason(error)
         failure = None if self.is_broken else failure_of(text, error)
         if failure is None:
-            self.ended(text)
+            self.abort(text)
             failure = Unreachable(self.reason)
         return failure
 

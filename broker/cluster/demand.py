@@ -20,7 +20,7 @@ class Demand:
         the maximum. ``peer_wants`` is the number of ticks for which another node still needs messages; ``notified`` is
         set once other nodes know that this one does. ``remaining`` is the number of free messages after the last fetch
         for basic.get. ``has_room`` is set while the database knows that consumers here have room, for a queue with
-        limits. ``looks`` is set while the next lease ignores the bound, because a hint may have been lost.
+        limits. ``ignores_bound`` is set while the next lease ignores the bound, because a hint may have been lost.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the previous one.
     Invariant: ``backlog`` is set while messages of the level may be free, will be free with the next commit, or are
         being sent to this node. Then new messages are not leased to this node from the start, because they would
@@ -33,7 +33,7 @@ class Demand:
     bound: int = 0
     free: bool = True
     has_room: bool = False
-    looks: bool = False
+    ignores_bound: bool = False
     notified: bool = False
     peer_wants: int = 0
     remaining: int = 0
@@ -68,12 +68,12 @@ class Demand:
         """Let the next lease ignore the bound. The bound itself stays: while a transaction is open elsewhere, many
         leases are needed to raise it again, and each would read all rows deleted meanwhile.
         """
-        self.free = self.backlog = self.looks = True
+        self.free = self.backlog = self.ignores_bound = True
 
     def begin(self) -> int:
         """Return the number of the slot at which the lease begins its search."""
-        looks, self.looks = self.looks, False
-        return 0 if looks else self.bound
+        ignored, self.ignores_bound = self.ignores_bound, False
+        return 0 if ignored else self.bound
 
     def ask(self, count: int, *, has_room: bool = False) -> None:
         """Record that a request for messages, or a report of room, is being sent."""
@@ -148,5 +148,5 @@ class Demand:
         """Reset the demand, because the epoch of this node has ended."""
         self.asked = 0
         self.bound = self._candidate = 0
-        self.has_room = self.looks = False
+        self.has_room = self.ignores_bound = False
         self.backlog = self.free = True

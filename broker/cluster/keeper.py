@@ -102,7 +102,7 @@ class Keeper:
         ]
         if leased:
             async with self._data.working_on([row for _, row in leased]) as chunks:
-                with self._data.levels.not_ahead():  # after a failed commit, a delivered copy would return unmarked
+                with self._data.levels.not_ahead():  # else a copy delivered before a failed commit returns unmarked
                     returned = self._work(leased, chunks, now_ms)
                 await self._give_back(returned)
             await self._data.drain()

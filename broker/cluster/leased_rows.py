@@ -106,7 +106,8 @@ def reconciled(
         if row.number is not None:
             _add(known, (row.level, row.number), row.bits)
     for one in returning:
-        _narrow(one, held)
+        row = held.get(one.slot.place)  # without messages that are free already, which the keeper here may lease again
+        one.retain_only(None if row is None else row.bits)
         _add(known, one.slot.place, one.bits)
     _settle_again(levels, held, known)
     for batch in (levels.batch, levels.running):
@@ -138,12 +139,6 @@ def _settle_again(levels: SharedLevels, held: Mapping[Place, LeasedRow], known: 
                 settled |= undone
                 levels.batch.synchronize()
                 levels.schedule()
-
-
-def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
-    """Omit messages that are free already: this node's keeper may lease them before the return is sent again."""
-    row = held.get(returned.slot.place)
-    returned.retain_only(None if row is None else row.bits)
 
 
 def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:

@@ -143,7 +143,7 @@ class Link:
     def drop(self, reason: str) -> None:
         """Close the connections at once and open them again."""
         if self._connections is not None:
-            self._connections.ended(reason)
+            self._connections.abort(reason)
 
     # ---- statements
 
@@ -229,7 +229,7 @@ class Link:
             if used is not None and newer is not None and used is self._connections:
                 _log.error("database.split", database=used.target.shown, newer=newer.shown)
                 self.target = self.target._replace(first=newer.url)
-                used.ended("another server accepts writes too, and its timeline is newer")
+                used.abort("another server accepts writes too, and its timeline is newer")
 
     def _note(self, error: ClusterError) -> None:
         if str(error) != self.reason:

@@ -118,7 +118,7 @@ class Mailbox:
         await self._tasks.stop()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Check the mailbox after a hint, and record joined nodes, whose questions precede their heartbeats."""
+        """Check the mailbox after a hint; record a joined node, which may ask before its first heartbeat is seen."""
         if hint.kind == JOINED:
             self._joined.add(hint.number)
             self._members.add(hint.number)

@@ -181,7 +181,7 @@ class ClusterNode:
         await self.close()
 
     async def close(self) -> None:
-        """Stop without leaving; the others declare this node dead when its lease has ended."""
+        """Stop without leaving; other nodes declare this one dead when its lease has ended."""
         self._stop_acting()
         await self._tasks.stop()
         await self.database.close()

@@ -65,7 +65,7 @@ class QueueInquiries:
             self._answer(answered, Fenced(NODE_LOST))
 
     def _once(self, answered: Callable[..., None]) -> Callable[..., None]:
-        """Return a function that passes its first call on to `answered`; a lost node is the answer at once."""
+        """Return a function that passes its first call on to `answered`. While the node is lost, answer so at once."""
         self._unanswered[answered] = True
         if not self._database.epoch:  # only operators ask while the node joins again
             asyncio.get_running_loop().call_soon(self._answer, answered, Fenced(NODE_LOST))

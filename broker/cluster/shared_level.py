@@ -114,20 +114,8 @@ class SharedLevel(Level):
         set once a message that is delayed or expires has arrived.
     """
 
-    __slots__ = (
-        "_accepted",
-        "_counter",
-        "_indexes",
-        "_levels",
-        "_opening",
-        "_places",
-        "_shift",
-        "damaged",
-        "dated",
-        "demand",
-        "elsewhere",
-        "lasting",
-    )
+    __slots__ = ("_accepted", "_counter", "_indexes", "_levels", "_opening", "_places", "_shift", "damaged", "dated",
+                 "demand", "elsewhere", "lasting")  # fmt: skip
 
     def __init__(
         self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Any], levels: SharedLevels

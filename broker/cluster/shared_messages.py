@@ -260,9 +260,7 @@ class _Placed:
 def _peeked(level: SharedLevel, seen: Seen) -> Peeked:
     row, index, message = seen
     redelivered = (row.seen is not None and bool(row.seen[index])) or str(index) in (row.counts or {})
-    envelope = message.envelope
-    known = message_id(*seen.place)
-    return Peeked(known, level.priority, envelope.exchange, envelope.key, message.header, message.body, redelivered)
+    return Peeked.of(message, message_id(*seen.place), level.priority, redelivered=redelivered)
 
 
 @asynccontextmanager

@@ -81,13 +81,13 @@ class Returned:
         self.counts: dict[int, Counts] = {}
 
     def add(self, bits: bitarray, *, seen: bool) -> None:
-        """Add messages, of which either all or none may have been delivered."""
+        """Add messages; all of them may have been delivered if `seen`, otherwise none."""
         self.bits[: len(bits)] |= bits
         if seen:
             self.seen[: len(bits)] |= bits
 
     def retain_only(self, bits: bitarray | None) -> None:
-        """Omit all messages except these; None means all."""
+        """Omit messages that are not in `bits`; None omits all."""
         if bits is None:
             self.bits.setall(0)
         else:

@@ -96,7 +96,7 @@ class ExchangeDeclared(TopologyChange):
         return () if self.holding is None else (self.holding,)
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Create the exchange, unless its name is taken."""
+        """Create the exchange, unless its name is taken or the limit is reached."""
         if self.name in vhost.exchanges or not self.has_room(vhost.exchanges.declared_count):
             return False
         if self.holding is not None:
@@ -162,7 +162,7 @@ class QueueDeclared(TopologyChange):
         return range(self.number, self.number + self.levels)
 
     def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:
-        """Create the queue, unless its name is taken."""
+        """Create the queue, unless its name is taken or the limit is reached."""
         if self.name in vhost.queues or not self.has_room(vhost.queues.declared_count):
             return False
         vhost.queues.add(

@@ -1,4 +1,4 @@
-"""The broker's clock: it never goes back and advances steadily, whatever happens to the system clock and at restarts.
+"""The broker's clock: it advances steadily and never goes back, even if the system clock is set, and across restarts.
 
 Expiry and delays rely on it. When the system clock is set while the broker runs, this clock does not follow, and
 differs from then on. The data folder keeps the difference (`clock_watch`), and the next start resumes with it, so that

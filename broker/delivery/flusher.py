@@ -170,7 +170,7 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
 
 
 def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, octets: list[bytes]) -> int:
-    """Append deliveries of messages that another queue has just delivered; return their number, or 0 if others are."""
+    """Append the deliveries if another queue has just delivered the same messages; return their number, otherwise 0."""
     batch = _latest.batch
     connection = consumer.connection
     count = len(messages)

@@ -344,7 +344,8 @@ class Pager:
                 message.envelope.route,
                 message.header,
                 message.body,
-                _due_target(message) + TARGET.pack(number, first + index),
+                (due_target(message.due_ms) if isinstance(message, HeldMessage) else b"")
+                + TARGET.pack(number, first + index),
             )
             for index, message in messages
         ]
@@ -378,8 +379,3 @@ class Pager:
     def _in_service(slot: Slot) -> bool:
         """Return whether a worker is delivering from this slot."""
         return slot.owner is not None and slot.ready > 0
-
-
-def _due_target(message: Message) -> bytes:
-    """Return the targets of a record that say when a delayed message is due, none for other messages."""
-    return due_target(message.due_ms) if isinstance(message, HeldMessage) else b""

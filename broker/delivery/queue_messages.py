@@ -39,6 +39,11 @@ class Peeked:
     body: bytes
     redelivered: bool
 
+    @classmethod
+    def of(cls, message: Message, message_id: int, priority_level: int, *, redelivered: bool) -> Peeked:
+        envelope, header, body = message.envelope, message.header, message.body
+        return cls(message_id, priority_level, envelope.exchange, envelope.key, header, body, redelivered)
+
 
 class LocalMessages:
     """The ready messages of one queue, as an operator sees them."""
@@ -87,15 +92,7 @@ async def _peek_slot(level: Level, slot: Slot, limit: int) -> list[Peeked]:
     places = [(index, level.message_id(slot, index), slot.redelivered(index)) for index in wanted]
     messages = await messages_at(level, slot, wanted)
     return [
-        Peeked(
-            message_id,
-            level.priority,
-            message.envelope.exchange,
-            message.envelope.key,
-            message.header,
-            message.body,
-            redelivered,
-        )
+        Peeked.of(message, message_id, level.priority, redelivered=redelivered)
         for index, message_id, redelivered in places
         if (message := messages[index]) is not None
     ]

@@ -105,7 +105,7 @@ class Seal(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Gap(_QueueFact):
-    """A slot file that was removed before every cursor had passed it. Shapes: other fields than `reason` as `Seal`."""
+    """A slot file that was removed before every cursor had passed it. Shapes: as `Seal`; ``reason`` says why."""
 
     kind = "gap"
     seal: int

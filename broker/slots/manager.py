@@ -285,12 +285,10 @@ class SlotManager:
         slot.end_lease()
         self._offer(slot)
 
-    def end_leases(self, owner: Owner) -> int:
-        """End every lease of `owner` cleanly (its last consumer has left), and return their number."""
-        held = self.leased_to(owner)
-        for slot in held:
+    def end_leases(self, owner: Owner) -> None:
+        """End every lease of `owner`."""
+        for slot in self.leased_to(owner):
             self.end_lease(slot)
-        return len(held)
 
     def leased_to(self, owner: Owner) -> list[Slot]:
         """List the slots that `owner` leases, ascending."""

@@ -72,7 +72,7 @@ class Slot:
         self.redeliveries: Redeliveries | None = None
         self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, if there is one
         self.fill = Fill.OPEN
-        self.seen = 0  # the number of the last search for repeated slots
+        self.seen = 0  # set by `core.queue.unacked.differ`, to find repeated slots
         self.offered = False  # is in the manager's heap of slots with ready messages
         self.recovered = False  # read from disk after an unclean stop, so every message counts as redelivered
         self.mixed = False  # some of its messages have no record in a log

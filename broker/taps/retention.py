@@ -100,8 +100,8 @@ class Retention:
 
 
 class Deletions(NamedTuple):
-    """The slot files to remove, in the order of their seals. Shapes: ``passed`` by every cursor; ``forced`` by a cap,
-    which is the reason of the gap.
+    """The slot files to remove, in the order of their seals. Shapes: every cursor has passed those in ``passed``; those
+    in ``forced`` exceed a cap, which is the reason of their gap.
     """
 
     passed: list[Seal]

@@ -31,14 +31,9 @@ class SharedEngines(Protocol):
     """The cluster node that provides the parts of the engines. See `BrokerNode`."""
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait to be committed."""
-
-    def parts_of(self, vhost: str) -> LocalParts:
-        """Return the parts of the engine of a vhost."""
-
-    def deleting(self, vhost: str) -> None:
-        """Stop acting on a vhost."""
+    def pending_bytes(self) -> int: ...
+    def parts_of(self, vhost: str) -> LocalParts: ...
+    def deleting(self, vhost: str) -> None: ...
 
 
 class Vhosts(Mapping[str, "Vhost"]):
