@@ -42,7 +42,7 @@ class TopologyChange:
     """
 
     kind: ClassVar[str]
-    limited_by: ClassVar[str | None] = None  # the limit of a vhost
+    limited_by: ClassVar[str | None] = None  # the name of a field of VhostLimits
     vhost: str
     durable: bool = True
     limit: int | None = None

@@ -109,8 +109,8 @@ CREATE OR REPLACE FUNCTION newest_call() RETURNS bigint LANGUAGE sql VOLATILE AS
 
 -- Lease at most `room` free messages of each level to this node, in order, from slot number `after` on.
 -- `more` in the last row of a level is set if others are free; a row without a number means that none was free.
--- With p_keeps the keeper of the levels leases, even if another node has the single active consumer. p_able is the total
--- room of this node's consumers, which is stored for levels with limits.
+-- With p_keeps the keeper of the levels leases, even if another node has the single active consumer. p_able is the room
+-- of all consumers of this node, which is stored for levels with limits.
 -- `began` is the transaction id of this lease; all calls with ids below `finished` had ended before it.
 -- A call gets its id before its number, and numbers ascend. So every call with a lower number than a slot that an
 -- earlier lease of this node returned has an id below `began`. (The xmax of a snapshot cannot replace `began`: it is

@@ -21,9 +21,9 @@ BEGIN
 END $$;
 
 -- Check the database; the first call on new connections. p_sequence is the newest answered synchronous batch, null for
--- none; p_number is the newest number that this node knows to be committed by any node; p_generation is the one that the
--- node joined; p_changed is set if the server or its timeline has changed. If the batch is missing, or the number was
--- not assigned yet, the database has gone back in time. The batch of a node that was counted out may be missing.
+-- none; p_number is the newest number that this node knows to be committed by any node; p_generation is that of its
+-- join; p_changed is set if the server or its timeline has changed. If the batch is missing, or the number was not
+-- assigned yet, the database has gone back in time. The batch of a node that was counted out may be missing.
 CREATE OR REPLACE FUNCTION come_back(
     p_node text, p_epoch bigint, p_sequence bigint, p_number bigint, p_generation bigint, p_changed boolean,
     OUT generation bigint, OUT is_member boolean, OUT has_all boolean, OUT was_moved boolean

@@ -1,6 +1,6 @@
--- The keeper's turn: messages that are due or exceed a limit are leased to the one node that is the keeper of the level.
+-- The keeper's turn: messages that are due or exceed a limit are leased to the one node that keeps the level.
 
--- Make this node the keeper of levels without one that need it, and lease their messages that are due or exceed a limit.
+-- Make this node the keeper of levels that need one and have none, and lease messages that are due or exceed a limit.
 -- The row of kind 'now' has the time of the database, that of kind 'next' the time at which the next message is due.
 CREATE OR REPLACE FUNCTION keep(p_node text, p_epoch bigint)
 RETURNS TABLE (

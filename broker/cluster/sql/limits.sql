@@ -1,9 +1,9 @@
--- Queues with limits: the messages that they accept and drop, and the room of their consumers. The levels of a queue with
--- priorities have consecutive numbers and share the counter of the lowest one. The levels of a quorum queue share the
--- counter of the default one; each has its number with the priority above 46 bits. Counters are locked before use.
+-- Queues with limits: the messages that they accept and drop, and the room of their consumers. The levels of a queue
+-- with priorities have consecutive numbers and share the counter of the lowest one. The levels of a quorum queue share
+-- the counter of the default one; each has its number with the priority above 46 bits. Counters are locked before use.
 
-ALTER TABLE level ADD COLUMN IF NOT EXISTS buries boolean NOT NULL DEFAULT false;   -- dropped messages are dead-lettered
-ALTER TABLE consumer ADD COLUMN IF NOT EXISTS room bigint NOT NULL DEFAULT 0;   -- for free messages, if there are limits
+ALTER TABLE level ADD COLUMN IF NOT EXISTS buries boolean NOT NULL DEFAULT false;  -- dropped messages are dead-lettered
+ALTER TABLE consumer ADD COLUMN IF NOT EXISTS room bigint NOT NULL DEFAULT 0;  -- for free messages, if there are limits
 ALTER TABLE consumer SET (fillfactor = 50);
 
 -- Return the total room of waiting consumers of a queue: this many free messages are about to be leased.

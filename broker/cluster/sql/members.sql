@@ -1,6 +1,6 @@
 -- The members of the cluster: fencing, heartbeats, joining, leaving and counting out.
 
-ALTER TABLE cluster ADD COLUMN IF NOT EXISTS clock_ahead_ms bigint NOT NULL DEFAULT 0;  -- the lead of the cluster's time
+ALTER TABLE cluster ADD COLUMN IF NOT EXISTS clock_ahead_ms bigint NOT NULL DEFAULT 0;  -- added to the server's time
 
 CREATE OR REPLACE FUNCTION server_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';

@@ -56,8 +56,8 @@ CREATE TABLE IF NOT EXISTS retained_count (         -- each call locks its row, 
     bytes    bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 20);
 
--- Retain messages in order; an empty one deletes that of its key. Return the places of the messages for which there is no
--- room, with the number and size of the retained ones.
+-- Retain messages in order; an empty one deletes that of its key. Return the places of the messages for which there is
+-- no room, with the number and size of the retained ones.
 CREATE OR REPLACE FUNCTION retain(
     p_node text, p_epoch bigint, p_vhost bytea, p_key bytea[], p_header bytea[], p_body bytea[], p_written_ms bigint[],
     p_expires_ms bigint[], p_max bigint, p_max_bytes bigint

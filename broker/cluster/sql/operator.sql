@@ -1,7 +1,7 @@
 -- Operations of an operator on the messages of a queue: peek at free ones, and move them to other queues.
 
--- Return free messages of a level in order, from message p_index of slot p_number on, up to slot p_last; at most p_limit
--- messages, and no further slot once p_bytes are reached. Nothing is leased.
+-- Return free messages of a level in order, from message p_index of slot p_number on, up to slot p_last; at most
+-- p_limit messages, and no further slot once p_bytes are reached. Nothing is leased.
 CREATE OR REPLACE FUNCTION look(
     p_level bigint, p_number bigint, p_index int, p_last bigint, p_limit int, p_bytes bigint
 ) RETURNS TABLE (level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb)

@@ -1,7 +1,7 @@
 -- Space is freed by emptying the chunk tables, which form a ring.
 
--- Delete the results of calls that will not be repeated. p_answered is the newest answered call, p_synchronous the newest
--- answered synchronous one, which stays for come_back. Those below p_known were deleted before: while another
+-- Delete the results of calls that will not be repeated. p_answered is the newest answered call, p_synchronous the
+-- newest answered synchronous one, which stays for come_back. Those below p_known were deleted before: while another
 -- application keeps a transaction open, a search for them would read all their dead rows.
 CREATE OR REPLACE FUNCTION forget(
     p_node text, p_epoch bigint, p_answered bigint, p_synchronous bigint, p_known bigint DEFAULT 0
@@ -14,8 +14,8 @@ BEGIN
         AND b.sequence <> coalesce(p_synchronous, 0);
 END $$;
 
--- Begin the next table when the current one is full, and empty old ones. Every node calls it once a second, but only one
--- at a time acts. Return what was done, null for nothing.
+-- Begin the next table when the current one is full, and empty old ones. Every node calls it once a second, but only
+-- one at a time acts. Return what was done, null for nothing.
 CREATE OR REPLACE FUNCTION turn_ring(
     p_node text, p_epoch bigint, p_limit_bytes bigint DEFAULT 268435456, p_copy_bytes bigint DEFAULT 16777216
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -91,7 +91,7 @@ DECLARE
     v_ring int;
 BEGIN
     FOR v_ring IN SELECT r.ring FROM ring r ORDER BY r.ring LOOP
-        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS SHARE MODE', v_ring);  -- it is not emptied before the next snapshot
+        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS SHARE MODE', v_ring);  -- not emptied before the next snapshot
         RETURN QUERY EXECUTE format(
             'SELECT s.level, s.number, s.ring FROM slot s
              WHERE s.ring = %1$s AND NOT EXISTS (SELECT FROM chunk_%1$s c WHERE c.number = s.number)', v_ring

@@ -11,7 +11,7 @@ CREATE TABLE IF NOT EXISTS cluster (                -- one row, read by most cal
     ring               int     NOT NULL DEFAULT 0   -- new chunks go into chunk_<ring>
 );
 
-CREATE SEQUENCE IF NOT EXISTS number_of_call;       -- numbers of calls, which are those of their chunks and slots; epochs
+CREATE SEQUENCE IF NOT EXISTS number_of_call;       -- of a call, its chunk and its slots; and of an epoch
 
 CREATE TABLE IF NOT EXISTS member (                 -- the fence: written only by join, count_out and leave
     node   text COLLATE "C" PRIMARY KEY,

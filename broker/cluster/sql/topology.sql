@@ -1,5 +1,5 @@
--- The topology log. A change is one JSON object: an exchange, queue or binding that was created or deleted. A body is an
--- array of changes, which are applied up to the first without effect. Every node applies all bodies in the order of
+-- The topology log. A change is one JSON object: an exchange, queue or binding that was created or deleted. A body is
+-- an array of changes, which are applied up to the first without effect. Every node applies all bodies in the order of
 -- their versions, and whether a change has an effect is decided then.
 
 CREATE TABLE IF NOT EXISTS change (                 -- one append; versions have no gaps
