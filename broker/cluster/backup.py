@@ -1,7 +1,5 @@
-"""A backup of a cluster: one snapshot of its schema in PostgreSQL, while the nodes run.
-
-The nodes continue. Their old chunk tables are not emptied during the backup, because TRUNCATE would show in the
-snapshot.
+"""A backup of a cluster: one snapshot of its schema in PostgreSQL, while the nodes run. They do not empty chunk tables
+meanwhile, because TRUNCATE would show in the snapshot.
 """
 
 from __future__ import annotations
@@ -20,12 +18,12 @@ from broker.cluster.errors import DatabaseRefused, Unreachable, refusal_of
 from broker.cluster.server_address import ServerAddress, quoted
 
 NOT_COPIED: Final = "cluster"
-"""The table with the version of the schema; the head of the file has what a restore needs of it."""
+"""The table with the version of the schema; the columns that a restore needs are in the head of the file."""
 SEQUENCES: Final = ("number_of_call", "level_number", "arrival_of_consumer")
 CHUNKS: Final = "chunk_"
-ATTEMPTS: Final = 10  # a table is added between listing and locking them once per 256 MiB
+ATTEMPTS: Final = 10  # a chunk table may be added between listing and locking the tables, once per 256 MiB
 
-SETTINGS: Final = {  # overrides settings of an administrator for other work
+SETTINGS: Final = {  # in place of those that an administrator may have made for other work
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -38,7 +36,7 @@ JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdroppe
 WHERE n.nspname = $1 AND c.relkind = 'r' GROUP BY c.oid, c.relname ORDER BY c.relname
 """
 
-Told = Callable[[int, int], None]
+Progress = Callable[[int, int], None]
 
 
 class CopiedTable(NamedTuple):
@@ -49,35 +47,35 @@ class CopiedTable(NamedTuple):
     columns: list[str]
 
 
-async def back_up(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
+async def back_up(target: ServerAddress, stream: BinaryIO, progress: Progress) -> dict[str, int]:
     """Write the schema to a stream, and return the number of tables, rows and bytes written.
 
-    Shapes: `told` is called with the bytes written so far and the approximate total.
+    Shapes: `progress` is called with the bytes written so far and the approximate total.
     Raises: BackupRefused; Unreachable; DatabaseRefused; OSError of the stream.
     """
     async with copying(target) as connection, _snapshot(connection, target.schema) as tables:
         total_bytes = sum(table.size_bytes for table in tables)
         writer = BackupWriter(stream)
-        writer.say(HEAD, {**await _head(connection), "tables": [table.name for table in tables]})
+        writer.write(HEAD, {**await _head(connection), "tables": [table.name for table in tables]})
         count = 0
         for table in tables:
             if table.name == NOT_COPIED:
                 continue
-            writer.say(TABLE, {"name": table.name, "columns": table.columns})
+            writer.write(TABLE, {"name": table.name, "columns": table.columns})
 
             async def add(rows: bytes) -> None:
                 await writer.add(rows)
-                told(min(writer.written, total_bytes), total_bytes)
+                progress(min(writer.written, total_bytes), total_bytes)
 
             copied = await connection.copy_from_query(_query_of(table), output=add, format="binary")
             count += int(copied.split()[-1])
-        writer.say(END, {"tables": len(tables) - 1, "rows": count})
+        writer.write(END, {"tables": len(tables) - 1, "rows": count})
         return {"tables": len(tables) - 1, "rows": count, "bytes": writer.written}
 
 
 @asynccontextmanager
 async def _snapshot(connection: asyncpg.Connection, schema: str) -> AsyncIterator[list[CopiedTable]]:
-    """Yield the tables in one snapshot, which begins after all of them are locked."""
+    """Yield the tables within one snapshot, which begins once all of them are locked."""
     for _ in range(ATTEMPTS):
         known = [table.name for table in await tables_of(connection, schema)]
         if NOT_COPIED not in known:
@@ -88,7 +86,7 @@ async def _snapshot(connection: asyncpg.Connection, schema: str) -> AsyncIterato
             if [table.name for table in tables] == known:
                 yield tables
                 return
-    raise BackupRefused("tables of the cluster are added all the time: try again")
+    raise BackupRefused("tables were added to the cluster during each attempt: try again")
 
 
 async def _head(connection: asyncpg.Connection) -> dict[str, object]:
@@ -112,13 +110,13 @@ def _query_of(table: CopiedTable) -> str:
 
 
 async def tables_of(connection: asyncpg.Connection, schema: str) -> list[CopiedTable]:
-    """Return the tables of a schema, in the order of their names; none where it does not exist."""
+    """Return the tables of a schema, in the order of their names; none if the schema does not exist."""
     return [CopiedTable(*row) for row in await connection.fetch(_TABLES, schema)]
 
 
 @asynccontextmanager
 async def copying(target: ServerAddress) -> AsyncIterator[asyncpg.Connection]:
-    """Yield a connection to the first server of the URL that takes writes.
+    """Yield a connection to the first server of the URL that accepts writes.
 
     Raises: Unreachable, also when the connection breaks; DatabaseRefused.
     """

@@ -1,11 +1,11 @@
 """The file format of a backup. Pure, except for the stream, which the caller opens.
 
-All integers are little-endian. The file begins with a line that names it, then come blocks:
+All integers are little-endian. The file begins with the line MAGIC, followed by blocks:
 
-    0   u8  kind: H head, T the table that begins, D rows of it, E end
+    0   u8  kind: H head, T start of a table, D rows of this table, E end
     1   u32 bytes of the content
     5   u32 CRC-32C of kind and content
-    9       content: JSON, or of D what PostgreSQL sends for COPY (FORMAT binary)
+    9       content: JSON; in D blocks, the output of COPY (FORMAT binary)
 
 A file without an end block is incomplete.
 """
@@ -22,9 +22,9 @@ from crc32c import crc32c
 MAGIC: Final = b"slotmq cluster backup, format 1\n"
 FRONT: Final = Struct("<cII")
 HEAD, TABLE, DATA, END = b"H", b"T", b"D", b"E"
-BLOCK_BYTES: Final = 256 << 10  # of rows, before a block is written
-CONTENT_BYTES_MAX: Final = 1 << 30  # a row is as large as its largest value
-UNFINISHED: Final = "the backup was never finished: its end is missing"
+BLOCK_BYTES: Final = 256 << 10  # buffered rows are written at this size
+CONTENT_BYTES_MAX: Final = 1 << 30  # PostgreSQL's limit for a value; a block ends with the row that fills it
+UNFINISHED: Final = "the backup is incomplete: its end is missing"
 
 
 class BackupRefused(Exception):
@@ -32,14 +32,14 @@ class BackupRefused(Exception):
 
 
 class BackupWriter:
-    """Write a backup. Units: ``written`` is in bytes."""
+    """Write a backup. Units: ``written`` counts bytes."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
         self._rows = bytearray()
         self.written = stream.write(MAGIC)
 
-    def say(self, kind: bytes, fields: Mapping[str, Any]) -> None:
+    def write(self, kind: bytes, fields: Mapping[str, Any]) -> None:
         """Write the buffered rows, then a JSON block."""
         self.flush()
         self._write(kind, json.dumps(fields).encode())
@@ -60,10 +60,7 @@ class BackupWriter:
 
 
 class BackupReader:
-    """Read a backup. Raises: BackupRefused for any other file, and for an unfinished backup.
-
-    Units: ``position`` is in bytes.
-    """
+    """Read a backup. Raises: BackupRefused for any other file, and for an incomplete backup."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -72,7 +69,6 @@ class BackupReader:
         self.position = len(MAGIC)
 
     def next(self) -> tuple[bytes, bytes]:
-        """Return the kind and the content of the next block."""
         front = self._stream.read(FRONT.size)
         if len(front) < FRONT.size:
             raise BackupRefused(UNFINISHED)

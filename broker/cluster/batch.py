@@ -1,10 +1,9 @@
 """The batch collected for the next call: messages, settlements and used producer numbers. Pure.
 
 A batch is committed by one call. PostgreSQL alone decides which messages a full queue refuses: the answer to the call
-names them, and the batch knows whose publishes they are. Transactions, and messages with a producer's number, are
-atomic: either all their queues accept them or none does. PostgreSQL executes a call with atomic work completely or not
-at all. If it refuses the call, the batch is sent again without the refused messages and the atomic work to which they
-belong.
+names them, and the batch knows who published each. Transactions, and messages with a producer's number, are atomic:
+either all their queues accept them or none does. PostgreSQL executes a call with atomic work completely or not at all.
+If it refuses the call, the batch is sent again without the refused messages and the atomic work to which they belong.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ from broker.cluster.shared_slot import SharedSlot
 from broker.core.confirmable import Confirmable, Refusable
 from broker.core.message.message import Message
 
-PART_BYTES: Final = 1 << 20  # of a chunk in one row
-SETTLEMENT_BYTES: Final = 32  # of a slot with settlements in a call, about
+PART_BYTES: Final = 1 << 20  # a row has at most this part of a chunk
+SETTLEMENT_BYTES: Final = 32  # the approximate size of a slot with settlements in a call
 Number = tuple[str, int]  # a producer and its sequence number
 Origin = tuple[Refusable, int]  # the publisher that waits for a confirm, and the number of its publish
 
@@ -65,11 +64,11 @@ class Share:
             self.free.extend(b"\1" * (count - mine))
 
     def note_due(self, due_ms: int) -> None:
-        """Record when a delayed message is due; a share is due with its first message."""
+        """Record when a message is due; a share is due when its first message is."""
         if not self.due_ms or due_ms < self.due_ms:
             self.due_ms = due_ms
 
-    def tell_sizes(self) -> None:
+    def send_sizes(self) -> None:
         """Send the size of each body with the call, because the queue may limit bytes."""
         self.sized = True
 
@@ -88,7 +87,7 @@ class Share:
             self.free[index] = 1
 
     def refuse(self, bits: bitarray) -> None:
-        """Leave messages out of the next attempt."""
+        """Omit messages from the next attempt."""
         self.refused = bits if self.refused is None else self.refused | bits
 
     def prepare(self, settled: bitarray | None) -> bool:
@@ -109,7 +108,7 @@ class Share:
 class AtomicWork:
     """A transaction or a move: PostgreSQL executes its records and settlements completely or not at all.
 
-    Shapes: its records are ``first`` <= record < ``stop``; ``settled`` by slot. ``origin`` waits for the commit.
+    Shapes: its records are ``first`` <= record < ``stop``; ``settled`` are messages by slot.
     """
 
     def __init__(self, first: int, origin: Origin | None) -> None:
@@ -135,11 +134,11 @@ class LeftOut(NamedTuple):
 
 
 class GatheringBatch:
-    """Collect the work of one call. Units: ``messages`` counts added messages, ``size_bytes`` is the approximate size
-    of the call.
+    """Collect the work of one call.
+
     Shapes: ``sent`` has the shares of the call, in its order. ``confirms`` has the publishers that the commit confirms,
         and up to which number.
-    Invariant: ``synchronous`` is set when something in it must survive a crash of the database.
+    Invariant: ``synchronous`` is set when part of the work must survive a crash of the database.
     """
 
     def __init__(self) -> None:
@@ -149,33 +148,32 @@ class GatheringBatch:
         self.confirms: list[tuple[Confirmable, int]] = []
         self.synchronous = False
         self.messages = 0
-        self._starts: list[int] = []  # the first record of each piece with one origin
-        self._origins: list[Origin | None] = []  # of each piece: that of its first record
+        self._starts: list[int] = []  # the first record of each run of one publisher
+        self._origins: list[Origin | None] = []  # the origin of the first record of each run
         self._atomic: list[AtomicWork] = []
         self._open: AtomicWork | None = None
         self._settled: dict[SharedSlot, bitarray] = {}  # outside atomic work
         self._settlements = 0  # slots with settlements, atomic ones included
         self._used: dict[Number, int] = {}  # the record that a producer's number belongs to, -1 for none
         self._numbers: dict[int, Number] = {}  # by record
-        self._also: dict[int, list[Origin]] = {}  # by record: who published the same number again meanwhile
+        self._also: dict[int, list[Origin]] = {}  # by record: the publishes that repeated its number meanwhile
 
     @property
     def size_bytes(self) -> int:
-        """The approximate size of the call."""
         return self.writer.bytes + SETTLEMENT_BYTES * self._settlements
 
     @property
     def publishes(self) -> bool:
-        """Whether it has messages or used numbers."""
+        """Whether the batch has messages or used numbers."""
         return bool(self.shares) or bool(self._used)
 
     @property
     def settles(self) -> bool:
-        """Whether it has settlements."""
+        """Whether the batch has settlements."""
         return self._settlements > 0
 
     def add(self, messages: list[Message], start: int, stop: int, due_ms: int, origin: Origin | None) -> int:
-        """Add the messages from place `start` to `stop` to the chunk, each once, and return the first record. HOT.
+        """Add the messages start <= place < stop to the chunk, each once, and return the first record. HOT.
 
         Their publishes have consecutive numbers; `origin` has the number of place 0.
         """
@@ -204,7 +202,7 @@ class GatheringBatch:
         return None if origin is None else (origin[0], origin[1] + record - self._starts[place])
 
     def share(self, level: int, queue: int) -> Share:
-        """Return the share of a level of a queue; a new one if it has none."""
+        """Return the share of a level of a queue, creating it if necessary."""
         share = self.shares.get(level)
         if share is None:
             share = self.shares[level] = Share(level, queue)
@@ -217,7 +215,7 @@ class GatheringBatch:
         if bits is None:
             bits = settled[slot] = bitarray(slot.count, "big")
             self._settlements += 1
-        elif len(bits) < slot.count:  # a share that still grows
+        elif len(bits) < slot.count:  # the slot of a share, which has grown
             bits.extend(bytes(slot.count - len(bits)))
         return bits
 
@@ -226,13 +224,13 @@ class GatheringBatch:
         return [one for settled in (self._settled, *(one.settled for one in self._atomic)) for one in settled.items()]
 
     def use(self, producer: str, sequence: int, record: int) -> None:
-        """Record that a producer used a number for a record, -1 if none of the records has the message."""
+        """Record that a producer used a number for a record, -1 if no record of the batch has the message."""
         self._used[producer, sequence] = record
         if record >= 0:
             self._numbers[record] = (producer, sequence)
 
     def use_again(self, producer: str, sequence: int, origin: Origin) -> None:
-        """Record the publisher that repeated a number of this batch: its publish gets the answer of the first one."""
+        """Record a publish that repeats a number of this batch: it gets the answer to the first publish."""
         record = self._used.get((producer, sequence), -1)
         if record >= 0:
             self._also.setdefault(record, []).append(origin)
@@ -252,7 +250,6 @@ class GatheringBatch:
         self._atomic.append(self._open)
 
     def end_atomic(self) -> None:
-        """End the work that `begin_atomic` began."""
         work, self._open = self._open, None
         assert work is not None
         work.end(len(self.writer.bodies))
@@ -260,11 +257,11 @@ class GatheringBatch:
     # -- the call -----------------------------------------------------------------------------------------------------
 
     def close(self) -> SharedCall | None:
-        """Return the call, None when there is nothing to commit; nothing is added afterwards.
+        """Return the call, None if there is nothing to commit. Nothing is added afterwards; after `leave_out` it may be
+        called again.
 
         Messages that were added and settled since are not part of the call, nor are levels without other messages.
-        Levels and slots ascend, which is the order of the locks. The number of every settled slot is known by now.
-        `close` may be called again after `leave_out`.
+        Levels and slots ascend, which is the order of the locks. The numbers of all settled slots are known by now.
         """
         settled = self._all_settled()
         sent = self.sent = [share for _, share in sorted(self.shares.items()) if share.prepare(settled.get(share.slot))]
@@ -345,7 +342,7 @@ class GatheringBatch:
     # -- what PostgreSQL refused --------------------------------------------------------------------------------------
 
     def leave_out(self, refused: Iterable[tuple[Share, bitarray]]) -> LeftOut:
-        """Leave refused messages out of the next attempt, and all of the atomic work that one of them belongs to."""
+        """Omit refused messages, and the atomic work to which they belong, from the next attempt."""
         left_out = LeftOut([], set(), [], set())
         for share, bits in refused:
             share.refuse(bits)
@@ -358,7 +355,7 @@ class GatheringBatch:
         return left_out
 
     def leave_all_out(self) -> LeftOut:
-        """Leave out all messages, because PostgreSQL would refuse them every time; or everything, if there are none."""
+        """Omit all messages, because PostgreSQL would refuse them every time; without messages, omit everything."""
         left_out = self.leave_out([(share, share.mine | share.free) for share in self.shares.values()])
         if not self.shares:
             left_out.settled.extend(self.settlements())
@@ -372,7 +369,7 @@ class GatheringBatch:
         return left_out
 
     def _leave_out(self, record: int, left_out: LeftOut) -> None:
-        """Take a refused record out of the batch."""
+        """Omit a refused record, and the atomic work to which it belongs."""
         if record in left_out.records:
             return
         for work in self._atomic:

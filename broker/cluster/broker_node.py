@@ -127,7 +127,6 @@ class BrokerNode:
         return self.data.caller.pending_bytes
 
     def retained(self, vhost: Vhost, mapping: MessageMapping, most: int, max_bytes: int) -> SharedRetained:
-        """Return the store of a vhost's retained messages."""
         return SharedRetained(vhost, mapping, most, max_bytes, self.database, self.member.give_up)
 
     def parts_of(self, vhost: str) -> SharedParts:
@@ -149,7 +148,7 @@ class BrokerNode:
         except ClusterError as error:
             raise NotNow(f"cannot join the cluster: {error}") from error
         if self._takes_mqtt and not knows_mqtt:
-            raise BrokerError("the functions in PostgreSQL know no MQTT: start once while no older node runs")
+            raise BrokerError("the functions in PostgreSQL do not support MQTT: stop all older nodes before this start")
         self._turn.act_while(self.member.may_act)
         self._turn.set_clock(self._clock_s)
         self._timers.every(lambda: WATCH_S, self._watch)
@@ -165,10 +164,7 @@ class BrokerNode:
         self._tasks.start(self.definitions.run(follower, flushed))
 
     async def drain(self, timeout_s: float) -> None:
-        """Return when everything accepted is committed, the time is over or the epoch ends.
-
-        The rest was never confirmed.
-        """
+        """Wait until all accepted work is committed, the timeout expires or the epoch ends."""
         with suppress(TimeoutError, Fenced):
             async with asyncio.timeout(timeout_s):
                 await self.data.drain()
@@ -182,7 +178,7 @@ class BrokerNode:
         await self.data.close()
 
     async def _end_epoch(self) -> None:
-        """Stop the parts, which answer nothing from now on."""
+        """Stop the parts, which no longer answer."""
         parts = self.consumers, self.keeper, self.mailbox, self.unused, self.claims, self.mqtt_clients
         for stop in (self.topology.log.stop, *(part.stop for part in parts)):
             await stop()
@@ -201,14 +197,14 @@ class BrokerNode:
         self._now_ms = max(self._now_ms, self.member.now_ms())
         return self._now_ms / 1000
 
-    # -- what happens to the node -------------------------------------------------------------------------------------
+    # -- events of the node -------------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
         """Build the topology from its log; the node joins then."""
         await self.topology.log.load()
 
     async def joined(self, _version: int) -> None:
-        """Catch up to this version of the topology, or a newer one. The node acts once this returns."""
+        """Catch up with the topology log, and start the parts. The node acts once this returns."""
         await self.topology.start()
         self.consumers.start()
         self.mqtt_clients.start()
@@ -216,7 +212,7 @@ class BrokerNode:
         self.mailbox.start()
 
     def paused(self, reason: str) -> None:
-        """Stop delivering and answering, as the lease has ended; connections stay open. `may_act` is already False."""
+        """Stop leases and block publishers, because the lease has ended; turns have stopped, connections stay open."""
         self.data.leases.pause()
         self._block(reason)
 
@@ -234,7 +230,7 @@ class BrokerNode:
         self.data.forget_all()
 
     def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
-        """Take what the members report with each beat; look for what departed ones left behind when one is gone."""
+        """Record the reports of all members; look for queues of departed members if the membership has changed."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.topology.log.barrier.applied(member.epoch, member.applied_version)
@@ -243,7 +239,6 @@ class BrokerNode:
             self.consumers.look_for_orphans()
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare the rows that PostgreSQL says this node holds with its own state, while no call or lease runs."""
         self.data.reconcile(rows)
 
     def _handle_hint(self, hint: Hint) -> None:
@@ -298,7 +293,7 @@ class SharedParts(LocalParts):
         return SharedReplies(self._node.mailbox, vhost)
 
     def kind_of(self, name: str) -> Callable[..., Queue]:
-        """Return the class of a new queue."""
+        """Return the constructor of a new queue."""
         kind = SharedHoldingQueue if is_holding_name(name) else SharedQueue
         return partial(kind, parts=self._node.queue_parts, vhost_name=self._vhost)
 
@@ -309,15 +304,12 @@ class SharedParts(LocalParts):
         return SharedLevel(queue, level, number, ports, self._node.data.levels)
 
     def committer(self, *_: object) -> SharedCommitter:
-        """Return the committer, which confirms publishes and transactions."""
         return SharedCommitter(self._node.data.caller)
 
     def journal(self, _record: Callable[[dict[str, Any]], None]) -> SharedJournal:
-        """Return the journal, which proposes changes of the topology."""
         return SharedJournal(self._node.topology, self._vhost)
 
     def store(self, _recorder: Recorder, producer_of: Callable[[int], str]) -> SharedStore:
-        """Return the store, which adds messages to the batch of the node."""
         return SharedStore(self._node.data.levels, lambda mark: producer_key(self._vhost, producer_of(mark)))
 
     def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> SharedMessages:

@@ -1,8 +1,8 @@
 """The caller: commits one batch after another, and confirms their publishes and transactions.
 
-A publish is confirmed only by the answer to its call. The answer also says which messages full queues refused: no node
-decides that by itself. While a call runs, the next batch is collected. A lone message leaves at once; under load a
-batch waits until it has 64 KiB, or for 2 ms. Settlements alone wait for up to 50 ms.
+A publish is confirmed only by the answer to its call. The answer also says which messages full queues refused, because
+no node decides that by itself. While a call runs, the next batch is collected. A lone message is sent at once; under
+load a batch waits until it has 64 KiB, or for 2 ms. Settlements alone wait for up to 50 ms.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from broker.tasks import Tasks
 
 FILL_BYTES: Final = 64 << 10
 FILL_S: Final = 0.002
-LOAD_MESSAGES: Final = 16  # after a call with at least this many messages the next batch waits until it is full
+LOAD_MESSAGES: Final = 16  # after a call with this many messages, the next batch waits for FILL_BYTES or FILL_S
 LAZY_S: Final = 0.05
 
 
@@ -76,7 +76,7 @@ class Caller:
 
     @property
     def busy(self) -> bool:
-        """Whether a call is running or about to start."""
+        """Whether a call is running or due."""
         return self._tasks.busy or self._urgent or bool(self._waiting) or self._levels.batch.publishes
 
     @property
@@ -112,7 +112,7 @@ class Caller:
         if batch.publishes or (batch.settles and (self._urgent or self._waiting)):
             wait_s = 0.0 if self._urgent or batch.size_bytes >= FILL_BYTES else self._fill_until - self._loop.time()
             if wait_s <= 0:
-                self._leave()
+                self._start_call()
             else:
                 self._start_timer(wait_s)
         elif batch.settles:
@@ -139,7 +139,7 @@ class Caller:
 
     # -- one call -----------------------------------------------------------------------------------------------------
 
-    def _leave(self) -> None:
+    def _start_call(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -169,7 +169,7 @@ class Caller:
             self._levels.call_ended()
 
     async def _commit(self, batch: GatheringBatch, call: SharedCall) -> None:
-        """Commit a batch, leaving out atomic work that full queues refuse and work that can never be accepted."""
+        """Commit a batch, omitting atomic work that full queues refuse and work that can never be accepted."""
         began_s, size_bytes = self._loop.time(), batch.size_bytes
         left: SharedCall | None = call
         settled: list[Returned] = []
@@ -188,7 +188,7 @@ class Caller:
                 self._committed(batch, call, committed)
                 break
             settled += _returned(left_out)
-            self._tell(left_out)
+            self._nack(left_out)
             left = batch.close()
         self.calls += 1
         self.tally.committed(self._loop.time() - began_s, size_bytes)
@@ -205,13 +205,13 @@ class Caller:
         elif not committed.repeated:  # the database may have crashed between two attempts
             self._levels.unsaved.clear()
         if committed.refused:
-            self._tell(self._leave_out(batch, call, committed.refused))
+            self._nack(self._leave_out(batch, call, committed.refused))
         freed = [share.slot.level for share in batch.sent if share.sent_free.any()]
         if freed:
             self._freed(committed.number, freed, call.parts)
 
     def _leave_out(self, batch: GatheringBatch, call: SharedCall, rows: Sequence[RefusedShare]) -> LeftOut:
-        """Leave out messages that full queues refused, and dead-letter them if PostgreSQL says so, unless atomic."""
+        """Omit messages that full queues refused, and dead-letter those for which PostgreSQL requires it."""
         left_out = batch.leave_out([(batch.sent[row.place], row.bits) for row in rows])
         for row in rows:
             share = batch.sent[row.place]
@@ -223,8 +223,8 @@ class Caller:
                     level.dead_letter_unleased(message, "maxlen")
         return left_out
 
-    def _tell(self, left_out: LeftOut) -> None:
-        """Nack publishes that full queues refused."""
+    def _nack(self, left_out: LeftOut) -> None:
+        """Nack publishes that full queues refused, and report producers whose numbers were not used."""
         for confirmable, number in left_out.origins:
             confirmable.refuse(number)
         if left_out.producers:
@@ -295,7 +295,7 @@ class SharedCommitter:
 
     @property
     def tally(self) -> CommitTally:
-        """The number of commits of the node, for all its vhosts."""
+        """The durations of the node's calls, which all its vhosts share."""
         return self._caller.tally
 
     def turn(self, _number: int, _alone: bool) -> int:
@@ -303,10 +303,7 @@ class SharedCommitter:
         return self._caller.pending_bytes
 
     async def drain(self) -> None:
-        """Return when everything that was gathered so far is committed.
-
-        Raises: the error that ended the broker; NodeLost.
-        """
+        """Wait until all collected work is committed. Raises: the error that ended the broker; NodeLost."""
         self.check()
         try:
             await self._caller.drain()

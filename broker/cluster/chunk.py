@@ -2,12 +2,12 @@
 
 All integers are little-endian.
 
-    head                                              kind: what neighbouring messages have in common
-    0   4s  magic "SQCK"                              0   u64 timestamp_ms, when the broker took the messages
+    head                                              kind: the common fields of neighbouring messages
+    0   4s  magic "SQCK"                              0   u64 timestamp_ms, when the broker accepted the messages
     4   u16 format version                            8   u64 the moment at which they expire, 0 for never
     6   u16 zero                                      16  u64 the moment at which they are due, 0 for at once
     8   u32 bytes of head and index                   24  u16 length of the route
-    12  u32 CRC-32C of both, without these 4 bytes    26  u16 zero
+    12  u32 CRC-32C of both except these 4 bytes      26  u16 zero
     16  u32 CRC-32C of the bodies                     28  u32 length of the content header
     20  u32 records                                   32      route (exchange, key as short strings), content header
     24  u32 runs
@@ -16,9 +16,9 @@ All integers are little-endian.
     36  u64 bytes of the bodies
 
 The index follows the head: the body size of each record (u32), the kind of each run of records (u32), the length of
-each run (u32), the number of each level (i64), how many messages each level has (u32), the records of the levels, one
-level after the other (u32), and the kinds. The bodies follow the index. A message that went to several levels is one
-record. The index of a message in its slot is its position among the records of the level.
+each run (u32), the number of each level (i64), the number of messages of each level (u32), the records of the levels,
+one level after the other (u32), and the kinds. The bodies follow the index. A message for several levels is one record.
+The index of a message in its slot is its position among the records of the level.
 """
 
 from __future__ import annotations
@@ -72,8 +72,8 @@ class Kind:
 
 
 class ChunkWriter:
-    """Collect messages, and encode them as a chunk. Cost: one append of a body per message; fields that neighbours
-    share are stored once.
+    """Collect messages, and encode them as a chunk. Cost: one append per message; equal fields of neighbouring messages
+    are stored once.
     Invariant: ``bytes`` grows with each record, and is the approximate size of the chunk.
     """
 
@@ -127,8 +127,8 @@ class ChunkWriter:
     def encode(self, levels: Sequence[int], records: Sequence[array[int]], wanted: bytearray | None = None) -> bytes:
         """Return the chunk.
 
-        Shapes: ``records[n]`` are those of ``levels[n]``, arrays of u32. The body of a record for which `wanted` has a
-            0 is left out, because no node will read it.
+        Shapes: ``records[n]`` are the records of ``levels[n]``, as arrays of u32. The body of a record for which
+            `wanted` has a 0 is omitted, because no node will read it.
         """
         bodies = self.bodies
         if wanted is not None:
@@ -154,15 +154,14 @@ class ChunkWriter:
 
 
 class Chunk:
-    """A chunk as read: its index, and its bodies once they are needed.
+    """A chunk read from bytes. Raises: DamagedChunk, also if bodies are needed and only the index was read.
 
     Shapes: ``kinds`` has the kind of each run; ``levels`` the records of each level. Record ``n`` has the body
         ``data[ends[n]:ends[n + 1]]``.
-    Raises: DamagedChunk, also if bodies are needed and only the index was read.
     """
 
     def __init__(self, data: bytes) -> None:
-        """Read the index. Cost: O(records), most of it in array operations; `data` may end after the index."""
+        """Read the index; `data` may end after it. Cost: O(records), most of it in array operations."""
         if len(data) < HEAD_BYTES:
             raise DamagedChunk(f"it has {len(data)} bytes, fewer than its head")
         magic, version, _, front_bytes, checksum, _, records, runs, kinds, levels, _ = HEAD.unpack_from(data)
@@ -245,7 +244,7 @@ class ChunkLoader(MessageLoader):
         return list(zip(indexes, self.load(chunks[row.number or 0], row.level, indexes, row.count), strict=True))
 
     def load(self, chunk: Chunk | DamagedChunk, level: int, indexes: list[int], count: int) -> list[Message]:
-        """Return the messages of a level, which has `count` of them in the chunk. HOT. Raises: DamagedChunk."""
+        """Return the messages of a level at these indexes of its `count`. HOT. Raises: DamagedChunk."""
         if isinstance(chunk, DamagedChunk):
             raise chunk
         chunk.check()

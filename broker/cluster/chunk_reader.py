@@ -1,4 +1,4 @@
-"""The chunk reader: chunks by number, from memory or from the database."""
+"""The chunk reader: read chunks by number, from memory or from the database."""
 
 from __future__ import annotations
 
@@ -17,15 +17,12 @@ WantedChunk = tuple[int, int, int]  # level, number, ring
 
 
 class ChunkReader:
-    """Read chunks and cache the most recently used ones, up to a number of bytes.
-
-    Units: ``reads`` counts statements.
-    """
+    """Read chunks, and cache the most recently used ones. Units: ``reads`` counts statements."""
 
     def __init__(self, database: Database, cache_bytes: int = CACHE_BYTES) -> None:
         self._database = database
         self._cache_bytes = cache_bytes
-        self._chunks: dict[int, Sequence[bytes] | Chunk] = {}  # the last used one is the last
+        self._chunks: dict[int, Sequence[bytes] | Chunk] = {}  # the most recently used one is last
         self._sizes: dict[int, int] = {}
         self._size_bytes = 0
         self.reads = 0
@@ -42,8 +39,8 @@ class ChunkReader:
     async def read(self, rows: Sequence[LeasedRow]) -> dict[int, Chunk | DamagedChunk]:
         """Return the chunks of leased rows by number, with an error in place of a missing or damaged chunk.
 
-        One statement per table reads all that are not in memory. A chunk that is not in its table was moved to another
-        one, and is looked up once more.
+        One statement per table reads the chunks that are not in memory. A chunk that is not in its table was moved to
+        another one, and is looked up once more.
         """
         found: dict[int, Chunk | DamagedChunk] = {}
         missing: list[WantedChunk] = []
@@ -51,7 +48,7 @@ class ChunkReader:
             number = row.number
             if number is None or number in found:
                 continue
-            chunk = self._kept(number)
+            chunk = self._cached(number)
             if chunk is None:
                 missing.append((row.level, number, row.ring))
             else:
@@ -83,7 +80,7 @@ class ChunkReader:
     async def _parts(
         self, ring: int, numbers: list[int], found: dict[int, Chunk | DamagedChunk]
     ) -> Sequence[tuple[int, bytes]]:
-        """Return the numbers and parts of chunks. A chunk that PostgreSQL will never be able to read is damaged."""
+        """Return the numbers and parts of chunks; add those that PostgreSQL cannot read to `found`, as damaged."""
         try:
             return await self._database.chunks(ring, numbers)
         except StatementRefused as error:
@@ -92,14 +89,14 @@ class ChunkReader:
                 return ()
         return [part for number in numbers for part in await self._parts(ring, [number], found)]
 
-    def _kept(self, number: int) -> Chunk | DamagedChunk | None:
-        kept = self._chunks.get(number)
-        if kept is None:
+    def _cached(self, number: int) -> Chunk | DamagedChunk | None:
+        cached = self._chunks.get(number)
+        if cached is None:
             return None
-        if not isinstance(kept, Chunk):
-            return self._decode(number, kept)
+        if not isinstance(cached, Chunk):
+            return self._decode(number, cached)
         self._chunks[number] = self._chunks.pop(number)
-        return kept
+        return cached
 
     def _decode(self, number: int, parts: Sequence[bytes]) -> Chunk | DamagedChunk:
         try:

@@ -1,5 +1,5 @@
-"""The connections of a node to PostgreSQL: one for each kind of work. They are opened and closed together: when one
-breaks, all are closed, so a node has either all of them, to one server, or none.
+"""The connections of a node to PostgreSQL, one for each kind of work. When one breaks, all are closed, so a node has
+either all connections, to one server, or none.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ STATEMENT_TIMEOUT_MS: Final[dict[Lane, int]] = {
 # Settings that a node relies on, which an administrator may have changed for the role or the database.
 PROTECTED: Final = {
     "default_transaction_isolation": "read committed",  # each statement of a function sees what others committed
-    "client_min_messages": "warning",  # a commit that no standby confirmed brings one
+    "client_min_messages": "warning",  # a commit that no standby confirmed causes a warning
     "lock_timeout": "0",
     "idle_session_timeout": "0",  # a connection may be idle for hours
 }
@@ -52,7 +52,7 @@ TCP_USER_TIMEOUT_MS: Final = 10_000
 KEEPALIVE_IDLE_S: Final = 5
 KEEPALIVE_INTERVAL_S: Final = 2
 KEEPALIVE_COUNT: Final = 3
-MINIMUM_VERSION: Final = 140_000  # has bit_count
+MINIMUM_VERSION: Final = 140_000  # the first one with bit_count
 STATEMENTS_MAX: Final = 200  # prepared statements of one connection
 
 _IDENTITY: Final = """
@@ -62,7 +62,7 @@ SELECT s.system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) 
 FROM pg_control_system() AS s, pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
 """
 _SET: Final = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS s (name, value)"
-# A pooler may since have given a process to another client, and back to this node.
+# A pooler may have given the process to another client meanwhile.
 _END: Final = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity AS a
 JOIN unnest($1::int[], $2::timestamptz[]) AS b (pid, backend_start) USING (pid, backend_start)
@@ -71,7 +71,7 @@ WHERE a.application_name = current_setting('application_name')
 
 
 class Identity(NamedTuple):
-    """The database of a server and its history. A fail-over changes the timeline, and so does a restored copy."""
+    """The database of a server and its history. A fail-over or a restored copy has another timeline."""
 
     system: int
     timeline: str
@@ -97,16 +97,14 @@ class _Connection:
         self.warning = ""
 
     def note_warning(self, _driver: Any, message: Any) -> None:
-        """Record that a statement caused a warning, such as that a standby did not confirm a commit."""
+        """Record the warning of a statement, for example that a standby did not confirm a commit."""
         if message.severity == "WARNING":
             self.warning = one_line(message)
 
 
 class Connections:
-    """Open connections, one per lane, to one server.
-
-    When one of them is lost, all are closed, the function given to `watch` is called, and the object can no longer be
-    used.
+    """Open connections, one per lane, to one server. When one is lost, all are closed, the function given to `watch` is
+    called, and the object can no longer be used.
     """
 
     def __init__(self, target: ServerAddress, identity: Identity, lanes: dict[Lane, _Connection]) -> None:
@@ -121,7 +119,7 @@ class Connections:
             lane.driver.add_log_listener(lane.note_warning)
 
     def watch(self, lost: Callable[[], None] = lambda: None) -> None:
-        """Set the function that is called when the connections are lost, or None."""
+        """Set the function that is called when the connections are lost."""
         self._lost = lost
 
     @property
@@ -129,7 +127,7 @@ class Connections:
         """The server processes of the connections."""
         return [lane.backend for lane in self._lanes.values()]
 
-    def ended(self, reason: str) -> None:
+    def abort(self, reason: str) -> None:
         """Close all connections at once. Running statements fail with Unreachable."""
         if self.is_broken:
             return
@@ -140,14 +138,14 @@ class Connections:
         self._lost()
 
     def _ended(self, _driver: Any) -> None:
-        self.ended("PostgreSQL closed the connection")
+        self.abort("PostgreSQL closed the connection")
 
     async def close(self) -> None:
         self.is_broken, self.reason = True, "closed"
         for lane in self._lanes.values():
             try:
                 await lane.driver.close(timeout=1)
-            except Exception:  # noqa: BLE001 whatever the driver says of a connection that is ending
+            except Exception:  # noqa: BLE001 any error of a connection that is closing
                 lane.driver.terminate()
 
     async def install(self) -> int:
@@ -165,13 +163,13 @@ class Connections:
                 failure = DatabaseRefused(f"{self.target.shown}: {failure}")
             raise failure from error
 
-    async def listen(self, channel: str, heard: Callable[[str], None]) -> None:
-        """Call `heard` with the payload of each notification that another session sent. Raises: Unreachable."""
+    async def listen(self, channel: str, handle: Callable[[str], None]) -> None:
+        """Call `handle` with the payload of each notification that another session sent. Raises: Unreachable."""
         own = self._lanes["listen"].backend.pid
 
         def forward(_driver: Any, pid: int, _channel: str, payload: str) -> None:
             if pid != own:
-                heard(payload)
+                handle(payload)
 
         try:
             await self._lanes["listen"].driver.add_listener(channel, forward)
@@ -179,7 +177,7 @@ class Connections:
             raise self._failure(error) from error
 
     async def fetch(self, lane: Lane, statement: str, *arguments: Any) -> list[Any]:
-        """Run a statement and return its rows. It is prepared at its first use. The call must not be cancelled.
+        """Run a statement, prepared at its first use, and return its rows. The caller must not be cancelled.
 
         Raises: Fenced; Conflict; Unreachable.
         """
@@ -202,25 +200,25 @@ class Connections:
         """Terminate the server processes of earlier connections, and wait until they are gone. Raises: Unreachable."""
         earlier = set(backends) - set(self.backends)
         pids, started = [backend.pid for backend in earlier], [backend.started for backend in earlier]
-        while await self.fetch("beat", _END, pids, started):  # noqa: ASYNC110 PostgreSQL does not tell when they have ended
+        while await self.fetch("beat", _END, pids, started):  # noqa: ASYNC110 PostgreSQL does not report their end
             await asyncio.sleep(0.01)
 
     def _failure(self, error: Exception) -> ClusterError:
         """Return the error for a statement that failed.
 
-        If a connection ends in the middle of an operation, the driver may raise any error. So unless PostgreSQL itself
-        reported the error and the connections are intact, they are considered lost.
+        The driver may raise any error if a connection ends during an operation. So unless PostgreSQL itself reported
+        the error and the connections are intact, the connections are considered lost.
         """
         text = self.target.reason(error)
         failure = None if self.is_broken else failure_of(text, error)
         if failure is None:
-            self.ended(text)
+            self.abort(text)
             failure = Unreachable(self.reason)
         return failure
 
     @classmethod
     async def open(cls, target: ServerAddress) -> Connections:
-        """Open all connections to the first server that takes writes. Raises: Unreachable; DatabaseRefused."""
+        """Open all connections to the first server that accepts writes. Raises: Unreachable; DatabaseRefused."""
         return await first_open(target, cls._open_to)
 
     @classmethod
@@ -232,7 +230,7 @@ class Connections:
                 if isinstance(result, BaseException):
                     raise result
             async with asyncio.timeout(target.connect_timeout_s):
-                with _no_confusion():
+                with _resets():
                     return cls(target, *await _prepared(target, opened))
         except BaseException as error:
             for driver, _ in opened:
@@ -245,8 +243,8 @@ class Connections:
 
 async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], Awaitable[_T]]) -> _T:
     """Return the result of `attempt` for the first server of the URL that accepts writes. The driver could try the
-    servers by itself, but a silent one would use up the time of all.
-    Raises: Unreachable; DatabaseRefused, if one server refused: it is named with the others.
+    servers itself, but then a server that does not answer would use up the timeout of all.
+    Raises: Unreachable; DatabaseRefused, if one server refused.
     """
     failures: list[ClusterError] = []
     for server in target.servers:
@@ -261,12 +259,12 @@ async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], A
 async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> ServerAddress | None:
     """Return the server with the newest timeline, if a standby was promoted while the primary in use continues."""
     others = [server for server in servers if server.url != used.target.url]
-    looks = await _open_each(others)
+    results = await _open_each(others)
     found: list[tuple[str, ServerAddress]] = []
-    for server, look in zip(others, looks, strict=True):
-        if isinstance(look, BaseException):
-            continue  # it is down, or takes no writes
-        driver, row = look
+    for server, result in zip(others, results, strict=True):
+        if isinstance(result, BaseException):
+            continue  # the server is down, or does not accept writes
+        driver, row = result
         driver.terminate()
         if row["system_identifier"] == used.identity.system and row["timeline"] > used.identity.timeline:
             found.append((row["timeline"], server))
@@ -274,7 +272,7 @@ async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> 
 
 
 async def _open_each(targets: Sequence[ServerAddress]) -> list[tuple[Any, Any] | BaseException]:
-    """Return an open connection to each server, or why there is none. If cancelled, leave no connection open."""
+    """Return an open connection to each server, or the error. If cancelled, leave no connection open."""
     opened: list[Any] = []
 
     async def attempt(target: ServerAddress) -> tuple[Any, Any]:
@@ -302,7 +300,7 @@ async def _open(target: ServerAddress) -> tuple[Any, Any]:
     )
     try:
         async with asyncio.timeout(target.connect_timeout_s):
-            with _no_confusion():
+            with _resets():
                 _keep_alive(driver)
                 await driver.set_type_codec(
                     "varbit", schema="pg_catalog", encoder=bytes, decoder=unpack_bits, format="binary"
@@ -315,8 +313,8 @@ async def _open(target: ServerAddress) -> tuple[Any, Any]:
 
 
 @contextmanager
-def _no_confusion() -> Iterator[None]:
-    """Turn any other error of the driver into ConnectionResetError: its connection has ended between two steps."""
+def _resets() -> Iterator[None]:
+    """Raise unexpected errors of the driver as ConnectionResetError: its connection has ended between two steps."""
     try:
         yield
     except (ClusterError, OSError, asyncpg.PostgresError):
@@ -328,8 +326,9 @@ def _no_confusion() -> Iterator[None]:
 async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tuple[Identity, dict[Lane, _Connection]]:
     """Check that all connections lead to one server and keep their sessions, then apply the settings of each.
 
-    A pooler that is not in session mode gives a session to another client after each transaction: the one that was
-    released first, or last. Of two checks in opposite orders, one finds another process. No setting is changed before.
+    A pooler that is not in session mode gives the session that was released first, or last, to the next client. So each
+    session is checked twice, in opposite orders: one of the checks finds another process. Settings are applied only
+    then.
     """
     servers = {(row["system_identifier"], row["timeline"], row["started"]) for _, row in opened}
     if len(servers) > 1:
@@ -351,7 +350,7 @@ async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tup
 
 
 def _settings(target: ServerAddress, lane: Lane) -> dict[str, str]:
-    """Return the settings of a session, which are applied once it is open, because poolers drop them at its start."""
+    """Return the settings of a session. They are applied once it is open, because poolers drop startup parameters."""
     return SESSION_SETTINGS | {
         "application_name": target.application_name,
         "search_path": target.quoted_schema,

@@ -1,7 +1,6 @@
 """The registry of the consumers of shared queues in PostgreSQL: their number on each node, and the active node.
 
-A consumer is registered before it starts, so that an exclusive one is alone on all nodes, and removed after it has
-left.
+A consumer is registered before it starts, so that an exclusive one is alone on all nodes, and removed after its end.
 """
 
 from __future__ import annotations
@@ -50,13 +49,12 @@ class ConsumerRegistry:
         self._arriving: list[tuple[RegisteredQueue, bool, int, Answered]] = []
         self._changed: dict[RegisteredQueue, None] = {}
         self._waiting: dict[int, RegisteredQueue] = {}  # by number: another node has the single active consumer
-        self._look_s = 0.0
+        self._look_s = 0.0  # when `_look` is due
         self._has_orphans = False
         self._work = WakeUp()
         self._tasks = Tasks(fail)
 
     def start(self) -> None:
-        """Start for a new epoch."""
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
@@ -75,7 +73,7 @@ class ConsumerRegistry:
         self._work.set()
 
     def left(self, queue: RegisteredQueue) -> None:
-        """Remove the consumers of a queue that have left."""
+        """Unregister the consumers that a queue no longer has."""
         self._changed[queue] = None
         self._work.set()
 
@@ -85,7 +83,7 @@ class ConsumerRegistry:
         self._work.set()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Find the active consumer again, because a single active consumer has left."""
+        """Find the single active consumer again, because one has left."""
         if hint.kind == CONSUMERS and any(level in self._waiting for level in hint.levels):
             self._look_s = 0.0
             self._work.set()
@@ -114,7 +112,7 @@ class ConsumerRegistry:
 
     async def _add(self, queue: RegisteredQueue, exclusive: bool, room: int, answered: Answered) -> None:
         if queue.deleted:
-            answered(True)  # the method finds that there is no queue
+            answered(True)  # the method finds that the queue does not exist
             return
         arguments = (queue.number, exclusive, self.registered.get(queue, 0), room)
         try:
@@ -148,7 +146,7 @@ class ConsumerRegistry:
             await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
 
     async def _adopt_orphans(self) -> None:
-        """Abandon queues on behalf of a dead node. Several nodes may do so; the first one deletes the queue."""
+        """Abandon queues whose consumers died with their node. Several nodes may do so; the first one succeeds."""
         rows = await patiently(lambda: self._database.function("read", "orphans"))
         levels = [row[0] for row in rows]
         for level in levels:
@@ -157,10 +155,10 @@ class ConsumerRegistry:
                 queue.abandoned()
         if levels:
             await patiently(lambda: self._database.acting("lease", "orphans_done", levels))
-            self.look_for_orphans()  # one statement returns only part of them
+            self.look_for_orphans()  # one statement returns only some of the queues
 
     async def _look(self) -> None:
-        """Find out which node has the single active consumer, for queues whose consumers here wait."""
+        """Find out which node has the single active consumer of each queue whose consumers here wait."""
         now_s = asyncio.get_running_loop().time()
         if not self._waiting or now_s < self._look_s:
             return

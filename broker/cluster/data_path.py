@@ -1,4 +1,4 @@
-"""The data path of a node: the shared levels, the current batch, its calls, the leases and the chunks."""
+"""The data path of a node: its shared levels, batches and their calls, leases and chunks."""
 
 from __future__ import annotations
 
@@ -40,28 +40,25 @@ class DataPath:
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
 
     def touch(self, queue: Queue) -> None:
-        """Check a queue again, because its consumers have changed."""
+        """Check the levels of a queue again, because its consumers have changed."""
         for level in queue.levels:
             if isinstance(level, SharedLevel):
                 self.levels.touch(level)
 
     def ask(self, queue: Queue) -> None:
-        """Check the levels of a queue that may have free messages, because its consumers may have room."""
+        """Check those levels of a queue that may have free messages, because its consumers may have room."""
         for level in queue.levels:
             if isinstance(level, SharedLevel) and level.demand.free:
                 self.levels.touch(level)
 
     async def find_levels(self, queue: Queue) -> None:
-        """Create the levels of a queue that have messages and that another node was the first to use.
-
-        Raises: Unreachable.
-        """
+        """Create the levels of a queue that have messages and were first used by another node. Raises: Unreachable."""
         if queue.strict:
             for row in await self.database.function("read", "levels_of", queue.number):
                 queue.level_numbered(row[0])
 
     def fetch(self, queue: Queue, then: Callable[..., None]) -> None:
-        """Lease one message for basic.get, and call `then` in a later step of the loop, with the error of a refusal."""
+        """Lease one message for basic.get, and call `then` in a later step of the loop, with the error if refused."""
         shared = [level for level in reversed(queue.levels) if isinstance(level, SharedLevel)]
         left = len(shared)
         refusals: list[ClusterError] = []
@@ -84,16 +81,16 @@ class DataPath:
 
     @asynccontextmanager
     async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
-        """Yield the chunks of rows that another part of the node has leased and keeps until it is done."""
+        """Yield the chunks of rows that another part of the node has leased, within `keeping`."""
         async with self.keeping(rows):
             yield await self.reader.read(rows)
 
     @asynccontextmanager
     async def keeping(self, rows: Sequence[LeasedRow]) -> AsyncIterator[None]:
-        """Let another part of the node keep rows until it is done.
+        """Return a context in which another part of the node holds rows.
 
         If a statement fails, PostgreSQL may have cancelled it while the connections stay open. They are closed then,
-        because only the comparison after a lost connection finds the rows.
+        because only the reconciliation after a lost connection finds the rows.
         """
         self._working_on.append(rows)
         try:
@@ -107,7 +104,7 @@ class DataPath:
     # -- for the node -------------------------------------------------------------------------------------------------
 
     def reconcile(self, rows: Sequence[LeasedRow]) -> None:
-        """Compare the rows that this node holds in PostgreSQL with its own state, while no call or lease runs."""
+        """Compare the rows that this node has leased in PostgreSQL with its own state, while no call or lease runs."""
         self.leases.reconcile(rows, [row for working in self._working_on for row in working])
 
     def forget_all(self) -> None:
@@ -120,12 +117,12 @@ class DataPath:
         await self.caller.close()
         await self.leases.close()
 
-    # -- within -------------------------------------------------------------------------------------------------------
+    # -- internal -----------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        self._loop.call_soon(self._look)
+        self._loop.call_soon(self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         try:
             self.leases.turn()
             self.caller.start_if_due()

@@ -1,6 +1,6 @@
 """The shared database as one node sees it: calls of the schema's functions. Every method but `join` acts as the current
-epoch, and raises Fenced when that has ended. `commit` repeats a call until its result is known; of the kinds of
-Unreachable it raises StatementRefused only.
+epoch, and raises Fenced when that has ended. `commit` repeats a call until its result is known; the only Unreachable
+that it raises is StatementRefused.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _log = get_logger()
 RETRY_PAUSE_S: Final = 0.05
 RETRY_PAUSE_MAX_S: Final = 1.0
 ANSWER_S: Final = 5.0  # a call without an answer for this long may be waiting for a lock or a standby
-# Messages do not depend on these calls, and their callers report errors.
-TENDING: Final = frozenset({"advance_clock", "forget", "turn_ring"})
-# NOTIFY holds a lock of all nodes until its commit is done, so that commit does not wait for the disk.
+# No message depends on these calls, and their callers log errors.
+HOUSEKEEPING: Final = frozenset({"advance_clock", "forget", "turn_ring"})
+# NOTIFY blocks the NOTIFY of other nodes until its commit is done, so that commit does not wait for the disk.
 _NOTIFY: Final = """
 SELECT set_config('synchronous_commit', 'off', true), pg_notify($1, payload) FROM unnest($2::text[]) AS payload
 """
@@ -51,7 +51,7 @@ SELECT name, setting FROM pg_settings WHERE name IN ('synchronous_commit', 'fsyn
 """
 UNSAFE: Final = "confirmed messages may be lost when the server, its machine or its disk fails"
 MISSING: Final = -1  # no call has this sequence
-NONE_KEPT: Final = (0, None)  # before the first call
+NONE_KEPT: Final = (0, None)
 ENDED: Final = "the epoch of this node has ended"
 COUNTED_OUT: Final = "the other nodes counted this one out"
 WENT_BACK: Final = "the database went back in time"
@@ -61,8 +61,8 @@ class Database:
     """The database, as one node sees it.
 
     `handle_hint` is called with each hint of another node, and with LOOK when hints may have been lost; `fenced` with
-    an ended epoch and the reason; `reconcile`, after a lost connection, with all rows that this node holds; `failed`
-    with a defect, which ends the broker. `topology` returns the newest version of the topology that this node has seen.
+    an ended epoch and the reason; `reconcile`, after a lost connection, with all rows leased to this node; `failed`
+    with a defect, which ends the broker. `topology` returns the newest version of the topology that this node knows.
     """
 
     def __init__(
@@ -80,14 +80,14 @@ class Database:
         self._statements: dict[tuple[str, int], str] = {}
         self._sequence = 0
         self._newest = 0  # the sequence of the newest answered call
-        self._newest_synchronous: int | None = None  # of those that waited for the disk
-        self._forgotten = 0  # results of calls with lower sequences are deleted
-        self._kept: tuple[int, int | None] = NONE_KEPT  # the results that are left: newest, and newest synchronous
-        self._newest_number = 0  # of what is known to be committed: calls and epochs, also of other nodes
+        self._newest_synchronous: int | None = None  # the sequence of the newest one that waited for the disk
+        self._forgotten = 0  # the results of calls with lower sequences are deleted
+        self._kept: tuple[int, int | None] = NONE_KEPT  # the calls whose results remain: newest, newest synchronous
+        self._newest_number = 0  # the highest number known to be committed, of calls and epochs of all nodes
         self._sent: int | None = None  # the sequence of the call whose result is unknown
-        self._beats = 0  # of this epoch, as the newest answered one told on these connections
-        self._unsafe = ""  # the settings that were told of
-        self._is_older = False  # committed data was found missing, and the connections were not renewed since
+        self._beats = 0  # the heartbeats of this epoch, as counted by the newest answer on these connections
+        self._unsafe = ""  # the unsafe settings that were logged last
+        self._is_older = False  # committed data was found missing, and the connections have not been renewed since
         self.failing = FailingCalls(time.monotonic)
         self.link = Link(ServerAddress(url, node, schema), self._recover, self._fail)
 
@@ -138,7 +138,6 @@ class Database:
         self.link.abort()
 
     def begin_epoch(self, epoch: int, generation: int) -> None:
-        """Act as a new epoch from now on."""
         assert epoch and self._sent is None
         self.epoch, self.generation = epoch, generation
         self._newest_number = max(self._newest_number, epoch)
@@ -148,7 +147,7 @@ class Database:
         self._kept = NONE_KEPT
 
     def end_epoch(self) -> None:
-        """Stop acting: calls under way raise Fenced, and so does every later one.
+        """Stop acting: running and later calls raise Fenced.
 
         The connections are opened again: on new ones this node detects whether the database was restored to an earlier
         state, and ensures that no number is used twice.
@@ -161,9 +160,9 @@ class Database:
     # ---- membership
 
     async def join(self, url: str, version: int) -> Joined:
-        """Join as a new epoch. `version` is that of the functions which this broker speaks.
+        """Join as a new epoch. `version` is that of the functions which this broker calls.
 
-        Raises: Conflict, if the name has a member; Unreachable; DatabaseRefused.
+        Raises: Conflict, if a member has the node's name; Unreachable; DatabaseRefused.
         """
         rows = await self.function("upkeep", "join", self.node, url, version)
         return Joined(*rows[0].values())
@@ -180,16 +179,16 @@ class Database:
         members = [ClusterMember.from_row(row) for row in rows]
         beats = next(member.beats for member in members if member.epoch == epoch)
         if epoch == self.epoch:
-            if any(had < one for had, one in zip((first["newest"], first["topology"], beats), known, strict=True)):
+            if any(had < own for had, own in zip((first["newest"], first["topology"], beats), known, strict=True)):
                 self._note_older(epoch)
                 raise WentBack(WENT_BACK)
             self._beats = max(self._beats, beats)
-        told = [min(member.reports.get("newest_number", 0), first["newest"]) for member in members]
-        self._newest_number = max(self._newest_number, *told)
+        reported = [min(member.reports.get("newest_number", 0), first["newest"]) for member in members]
+        self._newest_number = max(self._newest_number, *reported)
         return Pulse(first["now_ms"], first["generation"], members)
 
     async def members(self) -> list[ClusterMember]:
-        """Return the members, as a broker that has not joined sees them."""
+        """Return the members; a broker that has not joined may call this."""
         return [ClusterMember.from_row(row) for row in await self.function("beat", "members")]
 
     async def count_out(self, dead: ClusterMember) -> bool:
@@ -206,7 +205,7 @@ class Database:
         await self.link.fetch("beat", _END_SESSIONS, name, self.link.pids)
 
     async def leave(self, epoch: int) -> None:
-        """Return everything that this node held as `epoch`, and leave; do nothing if that epoch has already ended."""
+        """Free everything leased to this node as `epoch`, and leave; do nothing if that epoch has already ended."""
         await self.function("upkeep", "leave", self.node, epoch)
 
     async def forget(self) -> None:
@@ -220,7 +219,7 @@ class Database:
             self._kept = newest, synchronous
 
     async def advance_clock(self, now_ms: int) -> None:
-        """Move the cluster's time forward to this one, because the server's clock is behind."""
+        """Advance the cluster's time to `now_ms`, because the server's clock is behind."""
         behind_ms = (await self.acting("upkeep", "advance_clock", now_ms))[0][0]
         if behind_ms:
             _log.warning("database.clock_behind", database=self.link.shown, by_s=behind_ms / 1000)
@@ -235,7 +234,7 @@ class Database:
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, and return its result. One call runs at a time. It waits while the database is
         unreachable, and continues if the caller is cancelled.
-        Raises: CommitRefused: the call had no effect; StatementRefused: it can never succeed; Fenced.
+        Raises: CommitRefused if the call had no effect; StatementRefused if it can never succeed; Fenced.
         """
         if not self.epoch:
             raise Fenced("this node has not joined")
@@ -262,14 +261,14 @@ class Database:
         counts: Sequence[Mapping[str, Sequence[int]] | None],
         *due_ms: Sequence[int],
     ) -> None:
-        """Move bits of own rows to the free rows. `seen` may have been delivered; `counts` are their deliveries.
+        """Free messages of rows leased to this node. `seen` may have been delivered; `counts` are their returns.
 
         Shapes: `due_ms` is empty, or has the time at which the keeper must check each row again.
         """
         await self.acting("lease", "give_back", levels, numbers, pack_rows(bits), pack_rows(seen), counts, *due_ms)
 
     async def levels_in_use(self) -> list[int]:
-        """Return the levels of quorum queues that were created at their first use and have messages."""
+        """Return the levels of quorum queues, except the default ones, that have messages."""
         return [row[0] for row in await self.function("read", "levels_in_use")]
 
     async def purge(self, levels: Sequence[int]) -> dict[int, int]:
@@ -277,11 +276,11 @@ class Database:
         return {row[0]: row[1] for row in await self.acting("lease", "purge", levels)}
 
     async def free_messages(self, levels: Sequence[int], rows_max: int) -> dict[int, int]:
-        """Return the number of free messages of each level, in its first `rows_max` rows."""
+        """Return the number of free messages in the first `rows_max` rows of each level."""
         return {row[0]: row[1] for row in await self.function("read", "free_messages", levels, rows_max)}
 
     async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
-        """Return the numbers and parts of those chunks that this table has, in order."""
+        """Return the numbers and parts of the chunks that are in a ring table, in order."""
         statement = f"SELECT number, bytes FROM chunk_{ring:d} WHERE number = ANY ($1) ORDER BY number, part"  # noqa: S608
         return [(row[0], row[1]) for row in await self._fetch("read", "chunks", statement, numbers)]
 
@@ -292,13 +291,13 @@ class Database:
     # ---- hints
 
     async def notify(self, hint: Hint) -> None:
-        """Send a hint to the other nodes. A hint that cannot be sent is lost, which does no harm."""
+        """Send a hint to the other nodes. A hint that cannot be sent is only logged."""
         try:
             await self._fetch("listen", "notify", _NOTIFY, self.schema, hint.payloads())
         except ClusterError as error:
             _log.debug("hint.lost", kind=hint.kind, reason=str(error))
 
-    def _heard(self, payload: str) -> None:
+    def _handle_payload(self, payload: str) -> None:
         if hint := Hint.from_payload(payload):
             self.handle_hint(hint)
 
@@ -313,7 +312,7 @@ class Database:
         try:
             rows = await self.link.fetch(lane, statement, *arguments)
         except (DatabaseFails, StatementRefused) as error:
-            if name not in TENDING:
+            if name not in HOUSEKEEPING:
                 self.failing.failed(name, error)
             raise
         self.failing.succeeded(name)
@@ -353,7 +352,7 @@ class Database:
             self.fenced(epoch, reason)
 
     def _note_older(self, epoch: int) -> None:
-        """End an epoch because the database lacks committed data; all nodes are told on new connections."""
+        """End an epoch because the database lacks committed data; new connections make this known to all nodes."""
         self._is_older = True
         self._note_fenced(epoch, WENT_BACK)
 
@@ -375,8 +374,8 @@ class Database:
     async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         """Send a call until its result is known.
 
-        It is repeated after a warning, too, which may say that it was committed but not confirmed by a standby. The
-        repeated call finds the result, and writes once more; the answer to that write counts.
+        It is also repeated after a warning, which may say that it was committed but not confirmed by a standby. The
+        repeated call finds the result and writes again, and its answer waits for the standby, too.
         """
         statement = self._statement("commit", 4 + len(arguments))
         pause_s, reason, before = RETRY_PAUSE_S, "", self._newest_number
@@ -405,7 +404,7 @@ class Database:
                 pause_s = min(pause_s * 2, RETRY_PAUSE_MAX_S)
         self.failing.succeeded("commit")
         number, ring, refused = rows[0].values()
-        if number <= before:  # it was assigned before, in a history that is lost
+        if number <= before:  # the number was assigned before, in a history that is lost
             self._note_older(epoch)
             raise WentBack(WENT_BACK)
         self._newest = sequence
@@ -417,7 +416,7 @@ class Database:
     # ---- after a break
 
     async def _recover(self, connections: Connections, before: Identity, backends: list[Backend]) -> None:
-        """Find out which state the database has, before anything continues. A node that is no member holds nothing."""
+        """Find out which state the database has, before anything continues."""
         self._forgotten = self._beats = 0  # a crash may have restored deleted results, and lost heartbeats
         self._kept = NONE_KEPT
         await connections.end_backends(backends)
@@ -445,7 +444,7 @@ class Database:
             await self._reconcile(connections, self.epoch)
 
     async def _reconcile(self, connections: Connections, epoch: int) -> None:
-        """Report the rows that this node holds, while no call or lease is under way."""
+        """Report the rows leased to this node, while no call or lease is running."""
         try:
             rows = await connections.fetch("lease", self._statement("held", 2), self.node, epoch)
         except Fenced:
@@ -463,7 +462,7 @@ class Database:
         self._unsafe = found
 
     async def _listen(self, connections: Connections) -> None:
-        await connections.listen(self.schema, self._heard)
+        await connections.listen(self.schema, self._handle_payload)
         self.handle_hint(Hint(LOOK))
 
 

@@ -1,8 +1,8 @@
 """Arguments and rows of the functions of the schema.
 
-Format of a bit varying, which is a bitarray here: the number of bits in four bytes, big-endian, then the bits, the
-first in the highest place of the first byte. asyncpg would take a bitarray inside a list for an array, so statements
-get the packed bytes.
+A `bit varying` is a bitarray here. Its format: the number of bits in four bytes, big-endian, then the bits, beginning
+with the highest one of the first byte. asyncpg would encode a bitarray inside a list as an array, so statements get the
+packed bytes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from bitarray import bitarray
 
 _LENGTH: Final = Struct("!i")
 BIG: Final = "big"
-_BITS: Final = (5, 6, 11, 17)  # the places of s_mine, s_free, t_bits and n_bits
+_BITS: Final = (5, 6, 11, 17)  # the indexes of s_mine, s_free, t_bits and n_bits
 
 
 def as_text(value: Any) -> str:
@@ -26,11 +26,11 @@ def as_text(value: Any) -> str:
 
 
 class SharedCall(NamedTuple):
-    """The contents of one call of `commit`. The prefix of a list says what its entries are.
+    """The contents of one call of `commit`. With `atomic`, the call is executed completely or not at all.
 
-    Shapes: s_ for published messages, one entry per level; t_ for settled messages, one per row; u_ for used producer
-        numbers; n_ for published messages that are dropped if their queue has no consumers. `s_sizes` has the sizes as
-        int4, big-endian, for levels with limits. With `atomic`, the call is executed completely or not at all.
+    Shapes: lists with the prefix s_ are published messages, one entry per level; t_ are settled messages, one per row;
+        u_ are used producer numbers; n_ are published messages that are dropped if their queue has no consumers.
+        `s_sizes` has the sizes of bodies as int4, big-endian, for levels with limits.
     """
 
     atomic: bool = False
@@ -61,7 +61,7 @@ class SharedCall(NamedTuple):
 
 
 class RefusedShare(NamedTuple):
-    """Messages that a full queue refused: the place of their share in the call, and whether to dead-letter them."""
+    """Messages that a full queue refused: the index of their share in the call, and whether to dead-letter them."""
 
     place: int
     bits: bitarray
@@ -69,7 +69,7 @@ class RefusedShare(NamedTuple):
 
     @classmethod
     def all_from(cls, rows: Sequence[Sequence[Any]] | None) -> list[RefusedShare]:
-        """Return the refused shares of an answer: place from 1 on, bits as text, and whether they are dead-lettered."""
+        """Return the refused shares of an answer: the place, counted from 1, the bits as text, and `dead_letters`."""
         return [cls(place - 1, bitarray(bits, "big"), dead_letters) for place, bits, dead_letters in rows or ()]
 
 
@@ -124,10 +124,10 @@ class Pulse(NamedTuple):
 
 @dataclass(slots=True)  # a frozen dataclass takes six times as long to create
 class LeasedRow:
-    """A row that this node holds, or the bits of it that were just leased.
+    """A row leased to this node, or the bits of it that were just leased.
 
-    `number` is None where nothing was free. `more` says whether free messages are left. `began` is the transaction id
-    of the lease, and every call with an id below `finished` had ended before it.
+    `number` is None if no message was free, `more` is set if free messages are left. `began` is the transaction id of
+    the lease; all calls with ids below `finished` had ended before it.
     """
 
     level: int
@@ -142,7 +142,7 @@ class LeasedRow:
     finished: int = 0
 
     def hold(self, bits: bitarray) -> None:
-        """Set the bits that this node holds now."""
+        """Set the bits that are leased to this node now."""
         self.bits = bits
 
 

@@ -1,11 +1,11 @@
-"""The demand for one level: how many messages this node asks for, and which messages may be free."""
+"""The demand for messages of one level: how many this node asks for, and which may be free."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Final
 
-STEP_MIN: Final = 256  # messages in the first lease; doubled by each lease that brings all that were asked for
+STEP_MIN: Final = 256  # messages in the first lease; doubled by each lease that returns as many as were asked for
 STEP_MAX: Final = 4096
 STEP_BYTES: Final = 8 << 20
 STEADY_MESSAGES: Final = 4  # for consumers that settle fewer in two ticks, messages are leased one at a time
@@ -15,18 +15,17 @@ STEADY_MESSAGES: Final = 4  # for consumers that settle fewer in two ticks, mess
 class Demand:
     """The demand of one level.
 
-    Shapes: ``free`` is set while messages may be free that no lease has looked for. ``bound`` is the number of the slot
-        at which the next lease begins to look; ``asked`` is how many messages are being asked for, and ``step`` the
-        most that are asked for at once. ``peer_wants`` is the number of ticks for which another node still needs
-        messages; ``notified`` is set once other nodes know that this one does. ``remaining`` is the number of free
-        messages that were left after the last one was fetched for basic.get. ``has_room`` is set while the database
-        knows that consumers here have room, for a queue with limits. ``looks`` is set while the next lease ignores the
-        bound, because a hint may have been lost.
-    Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the one before.
-    Invariant: ``backlog`` is set while messages of the level may be free, will be free with the next commit, or are on
-        their way to this node; while it is set, new messages are not leased to this node from the start, because they
-        would overtake the older ones. Every call with a number below ``bound`` had ended before a lease that took all
-        the messages it had left.
+    Shapes: ``free`` is set while messages may be free that no lease has searched for. ``bound`` is the number of the
+        slot at which the next lease begins its search; ``asked`` is how many messages are being asked for, and ``step``
+        the maximum. ``peer_wants`` is the number of ticks for which another node still needs messages; ``notified`` is
+        set once other nodes know that this one does. ``remaining`` is the number of free messages after the last fetch
+        for basic.get. ``has_room`` is set while the database knows that consumers here have room, for a queue with
+        limits. ``ignores_bound`` is set while the next lease ignores the bound, because a hint may have been lost.
+    Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the previous one.
+    Invariant: ``backlog`` is set while messages of the level may be free, will be free with the next commit, or are
+        being sent to this node. Then new messages are not leased to this node from the start, because they would
+        overtake older ones. Every call with a number below ``bound`` had ended before a lease that took all messages of
+        these calls.
     """
 
     asked: int = 0
@@ -34,7 +33,7 @@ class Demand:
     bound: int = 0
     free: bool = True
     has_room: bool = False
-    looks: bool = False
+    ignores_bound: bool = False
     notified: bool = False
     peer_wants: int = 0
     remaining: int = 0
@@ -42,11 +41,11 @@ class Demand:
     settled_now: int = 0
     step: int = STEP_MIN
     _arrived_bytes: int = 0
-    _candidate: int = 0  # the next bound: a number that a lease saw; 0 for none
-    _candidate_before: int = 0  # calls with lower numbers have lower transaction ids than this; 0 if not known yet
+    _candidate: int = 0  # the next bound: the number of a slot that a lease returned; 0 for none
+    _candidate_before: int = 0  # calls with numbers below the candidate have lower transaction ids; 0 if not yet known
 
     def target(self, room: int) -> int:
-        """Return how many ready messages this node needs if its consumers have room for `room` now."""
+        """Return how many ready messages this node needs if its consumers have room for `room` messages now."""
         ahead = self.settled_now + self.settled_before
         if self.peer_wants or ahead < STEADY_MESSAGES:
             ahead = 0
@@ -57,7 +56,7 @@ class Demand:
         self.backlog = True
 
     def note_free(self, number: int) -> None:
-        """Record that the slot with a number, or any slot for 0, may have free messages."""
+        """Record that a slot may have free messages; 0 means any slot."""
         self.free = True
         self.backlog = True
         if number < self.bound:
@@ -66,15 +65,15 @@ class Demand:
             self._candidate = number
 
     def ignore_bound(self) -> None:
-        """Let the next lease ignore the bound. The bound itself stays: while a transaction is open elsewhere, it takes
-        many leases to raise it, and each of them would read all rows deleted since.
+        """Let the next lease ignore the bound. The bound itself stays: while a transaction is open elsewhere, many
+        leases are needed to raise it again, and each would read all rows deleted meanwhile.
         """
-        self.free = self.backlog = self.looks = True
+        self.free = self.backlog = self.ignores_bound = True
 
     def begin(self) -> int:
-        """Return the number at which the lease begins to look."""
-        looks, self.looks = self.looks, False
-        return 0 if looks else self.bound
+        """Return the number of the slot at which the lease begins its search."""
+        ignored, self.ignores_bound = self.ignores_bound, False
+        return 0 if ignored else self.bound
 
     def ask(self, count: int, *, has_room: bool = False) -> None:
         """Record that a request for messages, or a report of room, is being sent."""
@@ -87,8 +86,8 @@ class Demand:
         self._arrived_bytes += size_bytes
 
     def answered(self, count: int, *, more: bool, gathers: bool, has_room: bool = False) -> None:
-        """Handle an answer: the number of messages received, and whether others are free. Shapes: `gathers` means that
-        others become free with the next commit of this node, which announces them.
+        """Handle an answer: the number of messages received, and whether more are free. Shapes: `gathers` means that
+        messages become free with the next commit of this node, which announces them.
         """
         if count:
             self.notified = False
@@ -103,12 +102,11 @@ class Demand:
         self.backlog = self.free or gathers
 
     def passed(self, last: int, began: int, finished: int) -> None:
-        """Raise the bound, after a lease that took everything from the old bound up to the slot `last`.
+        """Raise the bound, after a lease that took all free messages from the old bound up to the slot `last`.
 
-        A slot that a lease saw is a candidate only: calls with lower numbers may be in flight, and the publisher of one
-        may commit its next call before this node hears of it. Those calls have lower transaction ids than the next
-        lease. A lease that began after all of them had ended took everything they left, in order.
-
+        At first that slot is only a candidate: calls with lower numbers may be running, and the publisher of one may
+        commit its next call before this node receives its hint. Those calls have lower transaction ids than the next
+        lease. A lease that began after all of them had ended took all their messages, in order.
         Shapes: `began` is the transaction id of the lease; all calls with ids below `finished` had ended before it.
         """
         if self._candidate:
@@ -121,7 +119,7 @@ class Demand:
         self._candidate_before = 0
 
     def note_notified(self) -> None:
-        """Record that other nodes were told that this one found nothing."""
+        """Record that a hint has told other nodes that this one found nothing."""
         self.notified = True
 
     def note_peer_wants(self, ticks: int) -> None:
@@ -143,12 +141,12 @@ class Demand:
         self.remaining = count
 
     def has_no_room(self) -> None:
-        """Record that the database knows of no room here: the last consumer left, or this node returned messages."""
+        """Record that the database knows of no room here: the last consumer was removed, or messages were returned."""
         self.has_room = False
 
     def forget(self) -> None:
-        """Reset the demand, because the lease of this node has ended."""
+        """Reset the demand, because the epoch of this node has ended."""
         self.asked = 0
         self.bound = self._candidate = 0
-        self.has_room = self.looks = False
+        self.has_room = self.ignores_bound = False
         self.backlog = self.free = True

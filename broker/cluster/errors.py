@@ -11,11 +11,11 @@ import asyncpg
 from broker.cluster.server_address import ServerAddress
 
 TRANSIENT: Final = ("40", "53", "55", "57", "08")
-"""Classes of SQLSTATE in which a connection that cannot be opened may be opened later."""
+"""Classes of SQLSTATE: a connection could not be opened, but may be opened later."""
 PASSING: Final = ("40", "55", "57")
-"""A deadlock, a lock, a cancelled statement: the next attempt may succeed."""
+"""Classes of SQLSTATE: a deadlock, a lock, a cancelled statement. The next attempt may succeed."""
 CERTAIN: Final = ("22", "23", "54", "XX001", "XX002")
-"""A value, a constraint, a size, a page that is damaged: the next attempt will fail, too."""
+"""SQLSTATEs of a wrong value, a constraint, a size, a damaged page. The next attempt will fail, too."""
 REFUSED: Final = "SQ004"
 READ_ONLY: Final = "25006"
 POOLER: Final = (
@@ -23,15 +23,15 @@ POOLER: Final = (
     "pooler in session mode"
 )
 LOST_STATEMENT: Final = ("26000", "42P05")
-"""SQL states of a prepared statement that is missing or exists already: the session is shared with another client."""
+"""SQLSTATEs of a prepared statement that is missing or exists already: the session is shared with another client."""
 NOT_AN_OPTION: Final = ("unrecognized configuration parameter", "unsupported startup parameter")
 NO_TLS: Final = "rejected SSL upgrade"
 
-warnings.filterwarnings("error", "password file")  # of the driver: it would be refused for lack of a password
+warnings.filterwarnings("error", "password file")  # asyncpg ignores an unsafe file, and would connect without password
 
 
 class ClusterError(Exception):
-    """The base of the cluster's errors."""
+    """The base class of the cluster's errors."""
 
 
 class Fenced(ClusterError):
@@ -39,7 +39,7 @@ class Fenced(ClusterError):
 
 
 class WentBack(Fenced):
-    """The database lacks what this node knows to be committed. SQLSTATE SQ005."""
+    """The database lacks data that this node knows to be committed. SQLSTATE SQ005."""
 
 
 class Unreachable(ClusterError):
@@ -84,7 +84,7 @@ OWN: Final[dict[str, type[ClusterError]]] = {
 
 
 def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | None:
-    """Return the error for a connection that could not be opened; None for an error of another kind."""
+    """Return the error for a connection that could not be opened; None for an unexpected error."""
     text = f"{target.shown}: {target.reason(error)}"
     state = getattr(error, "sqlstate", None) or ""
     if state in LOST_STATEMENT:

@@ -1,9 +1,9 @@
 """Hints that nodes send each other by NOTIFY.
 
-A lost hint costs at most a second, because every node also checks by itself.
+A lost hint causes a delay of at most a second, because every node also checks regularly.
 
-Format of a payload: kind, number, then the levels, separated by spaces. PostgreSQL takes fewer than 8,000 bytes, so
-one hint may need several payloads.
+Format of a payload: kind, number, then the levels, separated by spaces. PostgreSQL limits it to less than 8,000 bytes,
+so one hint may need several payloads.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from broker.tasks import Tasks
 
 FREE: Final = "free"  # the slot `number` has free messages for these levels
 WANTED: Final = "wanted"  # a node found nothing free in these levels, and has room
-APPLIED: Final = "applied"  # the member whose epoch is in `levels` has applied version `number` of the topology
+APPLIED: Final = "applied"  # the member with the epoch in `levels` has applied version `number` of the topology
 TOPOLOGY: Final = "topology"  # version `number` was appended
 DEFINITIONS: Final = "definitions"  # users, vhosts, rights, policies or parameters have changed
 JOINED: Final = "joined"  # a node has joined as epoch `number`
 PRODUCERS: Final = "producers"  # a node needs the numbered producer whose name has the checksum `number`
-CLIENTS: Final = "clients"  # a node needs the client ids of MQTT that `claim_clients` calls wanted
-LOOK: Final = "look"  # hints may have been lost: not sent, but given to the own node after a break
+CLIENTS: Final = "clients"  # a node needs MQTT client ids, which `claim_clients` has marked as wanted
+LOOK: Final = "look"  # hints may have been lost; never sent, but handled by a node that has reconnected
 PAYLOAD_BYTES_MAX: Final = 7999
 
 
@@ -53,7 +53,7 @@ class Hint(NamedTuple):
 
 class HintTeller:
     """Tell the other nodes which messages are free or wanted; hints collected during one statement are sent with the
-    next. A hint is sent on another connection after the commit that it announces, because NOTIFY takes a lock that
+    next one. They are sent after the commit that they announce, on another connection, because NOTIFY takes a lock that
     would serialize the commits of all nodes.
     """
 
@@ -65,7 +65,7 @@ class HintTeller:
         self._tells = False
 
     def free(self, number: int, levels: Sequence[int]) -> None:
-        """Announce that a slot has free messages of levels."""
+        """Announce that the slots with this number have free messages in these levels."""
         for level in levels:
             lowest = self._free.get(level)
             if lowest is None or number < lowest:
@@ -73,7 +73,7 @@ class HintTeller:
         self._start()
 
     def wanted(self, level: int) -> None:
-        """Announce that this node finds nothing free in a level."""
+        """Announce that this node needs messages of a level and found none free."""
         self._wanted[level] = None
         self._start()
 

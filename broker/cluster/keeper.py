@@ -1,6 +1,6 @@
-"""The keeper: expiry, length limits and delays of messages that no node holds. One node does this for each level. It
-drops free messages that have expired or exceed a limit, and releases delayed messages that are due. Dropped messages
-are dead-lettered in the call that settles them.
+"""The keeper: expiry, length limits and delays of free messages, which no node has leased. One node does this for each
+level: it drops messages that have expired or exceed a limit, and releases delayed messages that are due. Dropped
+messages are dead-lettered in the call that settles them.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ Rest = tuple[LeasedRow, bitarray, int]  # messages to return, and when their row
 
 
 class Keeper:
-    """Apply expiry, limits and delays to the levels that no other node keeps. Cost: a statement per second, and at most
-    one per 50 ms while messages arrive that may expire or exceed a limit.
-    Units: ``turns`` counts those statements.
+    """Apply expiry, limits and delays to levels of which no other node is the keeper. Cost: a statement per second, and
+    at most one per 50 ms while messages arrive that may expire or exceed a limit.
+    Units: ``turns`` counts these statements.
     Invariant: messages leased by a turn are settled by a batch, or returned, before the next turn begins.
     """
 
@@ -57,7 +57,6 @@ class Keeper:
         data.on_freed(self.freed)
 
     def start(self) -> None:
-        """Begin for a new epoch."""
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
@@ -87,7 +86,7 @@ class Keeper:
         while True:
             try:
                 pause_s = await self._turn()
-            except Unreachable:  # the comparison after a lost connection finds the leased rows
+            except Unreachable:  # the reconciliation after a lost connection finds the leased rows
                 pause_s = LOOK_S
             await asyncio.sleep(TURN_S)
             await self._soon.wait(max(0.0, pause_s - TURN_S))
@@ -103,7 +102,7 @@ class Keeper:
         ]
         if leased:
             async with self._data.working_on([row for _, row in leased]) as chunks:
-                with self._data.levels.not_ahead():  # a node that fails before the commit would deliver it unmarked
+                with self._data.levels.not_ahead():  # else a copy delivered before a failed commit returns unmarked
                     returned = self._work(leased, chunks, now_ms)
                 await self._give_back(returned)
             await self._data.drain()
@@ -113,14 +112,14 @@ class Keeper:
     def _work(
         self, leased: Sequence[tuple[str, LeasedRow]], chunks: Mapping[int, Chunk | DamagedChunk], now_ms: int
     ) -> list[Rest]:
-        """Settle messages that are due or exceed a limit; return the rest: row, bits and when the row is due again."""
+        """Settle messages that are due or exceed a limit; return the others, with the time of the next check."""
         self._read_clock()
         returned: list[Rest] = []
         delayed: list[tuple[int, SharedLevel, SharedSlot, int, Message]] = []
         for kind, row in leased:
             level = self._data.levels.find(row.level)
             messages = None if level is None else self._load(row, chunks)
-            if level is None or messages is None:  # its queue is being created or deleted here, or it cannot be read
+            if level is None or messages is None:  # the queue is being created or deleted here, or a chunk is damaged
                 returned.append((row, row.bits, now_ms + int(LOOK_S * 1000)))
                 continue
             slot = SharedSlot(row.level, row.number or 0, row.count)
@@ -159,7 +158,7 @@ class Keeper:
         """Return the leased messages with their indexes, None when they cannot be read."""
         try:
             return self._loader.load_row(row, chunks)
-        except DamagedChunk:  # the node whose consumers lease it logs it
+        except DamagedChunk:  # logged by the node whose consumers lease the row
             return None
 
     async def _give_back(self, returned: Sequence[Rest]) -> None:
@@ -186,10 +185,10 @@ class SharedDelay(Delay):
         self._poster.post(message, (self.queue,), number=number + due)
 
     def gather(self) -> None:
-        """Do nothing: the database knows when messages are due."""
+        """Do nothing, because the database has the times at which messages are due."""
 
 
 def _needs_keeper(level: SharedLevel) -> bool:
-    """Return whether messages of a level may exceed a limit, or may be due at some time."""
+    """Return whether messages of a level may exceed a limit, expire or be delayed."""
     rules = level.queue.rules
     return level.dated or rules.ttl_ms is not None or (rules.limited and rules.overflow == DROP_HEAD)

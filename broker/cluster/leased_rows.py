@@ -1,4 +1,4 @@
-"""Rows that are leased to this node: their adoption by its levels, and their reconciliation after a lost connection."""
+"""Rows leased to this node: their adoption by its levels, and their reconciliation after a lost connection."""
 
 from __future__ import annotations
 
@@ -32,11 +32,10 @@ class Arrivals:
         self.rows: list[LeasedRow] = []
 
     def begin(self, rows: Sequence[LeasedRow]) -> None:
-        """Start with the rows of a lease."""
         self.rows = [row for row in rows if row.number is not None]
 
     async def read(self, is_over: Callable[[], bool]) -> Mapping[int, Chunk | DamagedChunk]:
-        """Return the chunks of the rows, repeating the read until it succeeds; stop when the lease has ended."""
+        """Return the chunks of the rows, repeating the read until it succeeds or `is_over` returns True."""
         while True:
             try:
                 return await self._reader.read(self.rows)
@@ -46,7 +45,7 @@ class Arrivals:
                 await asyncio.sleep(PAUSE_S)
 
     def adopt(self, chunks: Mapping[int, Chunk | DamagedChunk]) -> dict[int, int]:
-        """Pass the messages to their levels, and return the number for each level."""
+        """Pass the messages to their levels, and return the number of messages by level."""
         rows, self.rows = self.rows, []
         counts: dict[int, int] = {}
         for row in rows:
@@ -76,21 +75,22 @@ class Arrivals:
         return len(indexes)
 
     def forget(self) -> None:
-        """Discard the rows, because other nodes have them now."""
+        """Discard the rows, because other nodes may lease them now."""
         self.rows = []
 
 
 def reconciled(
     levels: SharedLevels, rows: Sequence[LeasedRow], arriving: Iterable[LeasedRow], returning: Iterable[Returned]
 ) -> list[Returned]:
-    """Drop messages that only this node has, and return the rows that only the database has, which become free again.
+    """Drop messages that are leased only according to this node, and return those that are leased only according to the
+    database, which become free again.
 
     Returned messages are marked as redelivered, because they may have been delivered. Settlements that a crash of the
     database undid are repeated. `returning` keeps the messages that must still be returned.
-    Shapes: `rows` are all that this node holds, `arriving` those whose chunks are being read, `returning` those being
-        returned.
-    Invariant: no lease is under way, and no call is running in the database. A call whose answer has not been handled
-        yet has slots whose numbers this node does not know; those stay.
+    Shapes: `rows` are all rows that the database has leased to this node, `arriving` are rows whose chunks are being
+        read, `returning` are messages being returned.
+    Invariant: no lease or call is running. A call whose answer has not been handled yet has slots whose numbers this
+        node does not know; these stay.
     """
     held = {(row.level, row.number): row for row in rows if row.number is not None}
     known: dict[Place, bitarray] = {}
@@ -106,7 +106,8 @@ def reconciled(
         if row.number is not None:
             _add(known, (row.level, row.number), row.bits)
     for one in returning:
-        _narrow(one, held)
+        row = held.get(one.slot.place)  # without messages that are free already, which the keeper here may lease again
+        one.retain_only(None if row is None else row.bits)
         _add(known, one.slot.place, one.bits)
     _settle_again(levels, held, known)
     for batch in (levels.batch, levels.running):
@@ -128,7 +129,7 @@ def reconciled(
 
 
 def _settle_again(levels: SharedLevels, held: Mapping[Place, LeasedRow], known: Mapping[Place, bitarray]) -> None:
-    """Settle again, with the next call, the messages that this node has settled and the database still has."""
+    """Repeat, with the next call, the settlements that the database has lost."""
     for slot, bits in levels.unsaved:
         row, mine = held.get(slot.place), known.get(slot.place)
         if row is not None:
@@ -138,12 +139,6 @@ def _settle_again(levels: SharedLevels, held: Mapping[Place, LeasedRow], known: 
                 settled |= undone
                 levels.batch.synchronize()
                 levels.schedule()
-
-
-def _narrow(returned: Returned, held: Mapping[Place, LeasedRow]) -> None:
-    """Leave out returned messages, because this node's keeper may lease them before the return is sent again."""
-    row = held.get(returned.slot.place)
-    returned.retain_only(None if row is None else row.bits)
 
 
 def _add(known: dict[Place, bitarray], place: Place, bits: bitarray) -> None:

@@ -1,8 +1,8 @@
-"""Leases: how many messages of each level this node asks for, and which it returns. A level asks when messages may be
-free and its consumers here have room for more than the node has. Room is the number of messages that they can take now,
-plus the number settled within the last 50 ms. So a slow consumer holds few messages, and a fast one needs no lease per
-message. Messages for which no consumer here has room are returned within 50 ms, and all at once when the last consumer
-leaves.
+"""Leases: how many messages of each level this node asks for, and which it returns. It asks when messages may be free
+and consumers here have room for more than are leased already. Room is the number of messages that they can take now,
+plus the number settled within the last 50 ms. So few messages are leased for a slow consumer, and a fast one needs no
+lease per message. Messages for which no consumer here has room are returned within 50 ms, and all of them when the last
+consumer is removed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from broker.tasks import Tasks
 
 TICK_S: Final = 0.05
 LOOK_S: Final = 1.0
-LEASE_MESSAGES: Final = 4096  # in one statement, shared by its levels: a long one would stop the node and its beats
-STATEMENT_ROWS: Final = 1024  # levels or slots in one statement, each of which takes a lock of PostgreSQL's table
-ABLE_MAX: Final = 1 << 20  # cap on the consumers' total room; more makes no difference
-COUNTED_ROWS: Final = 1000  # slots whose messages are counted in the answer to basic.get
-WANTED_TICKS: Final = 20  # how long a level that another node wants holds no messages in advance
+LEASE_MESSAGES: Final = 4096  # in one statement, for all its levels: more would block the loop and its heartbeats
+STATEMENT_ROWS: Final = 1024  # levels or slots in one statement, each of which takes an entry of the lock table
+ABLE_MAX: Final = 1 << 20  # cap on the reported room of consumers; more makes no difference
+COUNTED_ROWS: Final = 1000  # slots whose messages are counted for the answer to basic.get
+WANTED_TICKS: Final = 20  # after the hint WANTED, no messages of the level are leased in advance for this long
 
 
 class Leases:
-    """Lease and return messages for all shared levels of a node, one statement at a time. Cost: per check, the touched
-    levels; per 50 ms, those with messages or settlements; per second, those with consumers; never all levels.
+    """Lease and return messages for all shared levels of a node, one statement at a time. Cost: O(touched levels) per
+    check, O(levels with messages or settlements) per 50 ms, O(levels with consumers) per second.
     """
 
     def __init__(
@@ -54,8 +54,8 @@ class Leases:
         self._teller = HintTeller(database.notify, self._tasks)
         self._wants: dict[int, int] = {}  # by level: the number of messages to ask for
         self._returns: list[Returned] = []
-        self._returning: list[Returned] = []  # those of the running statement
-        self._asked: list[SharedLevel] = []  # for which the running statement asks
+        self._returning: list[Returned] = []  # in the running statement
+        self._asked: list[SharedLevel] = []  # the levels of the running lease
         self._arrivals = Arrivals(levels, reader)
         self._consuming: dict[SharedLevel, None] = {}
         self._recent: dict[SharedLevel, None] = {}
@@ -71,7 +71,7 @@ class Leases:
         self._closed = False
         self.asks = 0
 
-    # -- hints ---------------------------------------------------------------------------------------------------------
+    # -- for the node --------------------------------------------------------------------------------------------------
 
     def turn(self) -> None:
         """Check the touched levels, and start leases and returns."""
@@ -111,7 +111,7 @@ class Leases:
         """Lease one message, even if no consumer has room for it, and call `then`, with the error if it is refused."""
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
-            self._surrender(level, level.manager.ready)  # the messages returned here may be too many
+            self._surrender(level, level.manager.ready)  # requeued messages may exceed the limit
         level.demand.ignore_bound()
         self._levels.touch(level)
 
@@ -147,7 +147,7 @@ class Leases:
             level.forget()
 
     def reconcile(self, rows: Sequence[LeasedRow], kept: Sequence[LeasedRow] = ()) -> None:
-        """Compare the rows that the database says this node holds with its own state, while no statement is running."""
+        """Compare the rows leased to this node in the database with its own state, while no statement is running."""
         self._reader.clear()
         returning = (*self._returns, *self._returning)
         self._returns += reconciled(self._levels, rows, (*self._arrivals.rows, *kept), returning)
@@ -185,7 +185,7 @@ class Leases:
             if level.manager.ready:
                 self._surrender(level, level.manager.ready)
                 if level.manager.ready:
-                    self._watch(level)  # the call that has the rest is under way
+                    self._watch(level)  # the others are in the running call
             return
         if queue.consumers.present and level not in self._consuming:
             self._consuming[level] = None
@@ -198,15 +198,15 @@ class Leases:
             self._fetched([level])
         if level.demand.asked or level.elsewhere:
             return
-        tells = queue.rules.limited and (level.room(1) > 0) is not level.demand.has_room
-        if not level.demand.free and not tells:
+        reports = queue.rules.limited and (level.room(1) > 0) is not level.demand.has_room
+        if not level.demand.free and not reports:
             return
         target = self._target(level)
         if fetches:
             target = max(target, 1)
-        if target > ready and (2 * ready <= target or tells):
+        if target > ready and (2 * ready <= target or reports):
             self._wants[level.number] = target - ready
-        elif tells:
+        elif reports:
             self._wants[level.number] = 0
         elif ready and not self._paused and queue.consumers.room(1):
             self._levels.touch(level)  # once these are delivered, more may be needed
@@ -221,7 +221,7 @@ class Leases:
         return demand.target(room)
 
     def _surrender(self, level: SharedLevel, count: int) -> None:
-        """Return the last messages of a level, but none that arriving ones would overtake."""
+        """Return the last messages of a level, unless a lease is running whose messages would overtake them."""
         if level.demand.asked:
             return
         ready = level.manager.ready
@@ -255,7 +255,7 @@ class Leases:
         self._start()
 
     def _look(self) -> None:
-        """Ask for messages of every level whose consumers wait, because a hint may have been lost."""
+        """Ask for messages of every level with idle consumers, because a hint may have been lost."""
         self._looker = None
         if self._consuming and not self._closed:
             self._looker = self._loop.call_later(LOOK_S, self._look)
@@ -275,7 +275,7 @@ class Leases:
         self._find_levels()
 
     def _find_levels(self) -> None:
-        """Find the levels that other nodes were the first to use."""
+        """Create the levels of quorum queues that other nodes were the first to use."""
         if not (self._finds or self._paused or self._closed):
             self._finds = True
             self._tasks.start(self._ask_for_levels())
@@ -285,7 +285,7 @@ class Leases:
             for number in await self._database.levels_in_use():
                 self._levels.find(number)
         except Unreachable:
-            pass  # the next look finds them
+            pass  # the next `_look` finds them
         finally:
             self._finds = False
 
@@ -296,12 +296,12 @@ class Leases:
             then()
 
     def _fetched(self, levels: Sequence[SharedLevel]) -> None:
-        """Call the waiters for a message of these levels, before the levels are checked again."""
+        """Complete the fetches from these levels, before the levels are checked again."""
         for level in levels:
             for then in self._fetches.pop(level, ()):
                 then()
         for level in levels:
-            self._levels.touch(level)  # what the fetch did not take goes back
+            self._levels.touch(level)  # messages that no fetch took are returned
 
     # -- statements ---------------------------------------------------------------------------------------------------
 
@@ -311,7 +311,7 @@ class Leases:
             self._tasks.start(self._work())
 
     async def _work(self) -> None:
-        """Return and lease messages until there is nothing to do; returns are completed before leases begin."""
+        """Return and lease messages until nothing is left to do; returns are completed before leases begin."""
         epoch = self._epoch
         try:
             while (self._returns or self._wants) and epoch == self._epoch and not self._paused:
@@ -340,7 +340,7 @@ class Leases:
                 [one.seen if one.seen.any() else None for one in returned],
                 [{str(index): count for index, count in one.counts.items()} or None for one in returned],
             )
-        except StatementRefused:  # the node keeps a slot that is refused by itself until its rows are compared
+        except StatementRefused:  # a slot that is refused on its own stays leased until the next reconciliation
             if epoch == self._epoch and len(returned) > 1:
                 self._returns = returned + self._returns
                 self._singly = len(returned)
@@ -360,7 +360,6 @@ class Leases:
             self.freed(min([one.slot.number for one in returned]), levels)
 
     def _wake_waiters(self) -> None:
-        """Wake the waiters for returns."""
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done():
@@ -405,7 +404,7 @@ class Leases:
             if last is not None and last.number is not None:
                 level.demand.passed(last.number, last.began, last.finished)
                 if last.more:
-                    level.demand.note_free(last.number)  # a lease that ignored the bound may have left some below it
+                    level.demand.note_free(last.number)  # if it ignored the bound, messages may be left below it
             count = counts.get(level.number, 0)
             level.demand.answered(
                 count,
@@ -426,7 +425,7 @@ class Leases:
             self._levels.touch(level)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
-        """Return the number of further free messages in levels from which one is being fetched."""
+        """Return the number of remaining free messages in levels from which a message is being fetched."""
         numbers = {level.number for level in self._fetches}
         found = [row.level for row in rows if row.more and row.level in numbers]
         try:
@@ -435,12 +434,12 @@ class Leases:
             return {}
 
     def _rows_max(self) -> int:
-        """Return the number of levels or slots for the next statement."""
+        """Return the maximum number of levels or slots in the next statement."""
         self._singly, singly = max(0, self._singly - 1), self._singly
         return 1 if singly else STATEMENT_ROWS
 
     def _refuse(self, asked: Sequence[SharedLevel], error: StatementRefused) -> None:
-        """Ask for the levels of a refused lease one by one; for one that is refused by itself, at the next look."""
+        """Ask for the levels of a refused lease one by one; a single refused level is asked for at the next `_look`."""
         if len(asked) > 1:
             self._singly = len(asked)
             self._give_up_asking()
@@ -452,9 +451,9 @@ class Leases:
                 then(error)
 
     def _give_up_asking(self) -> None:
-        """Record that no lease is under way, and let its levels ask again."""
+        """Record that the lease has failed, and let its levels ask again."""
         asked, self._asked = self._asked, []
         for level in asked:
             level.demand.answered(0, more=True, gathers=False)
-            level.demand.ignore_bound()  # the lease may have been one
+            level.demand.ignore_bound()  # the failed lease may have been to ignore it
             self._levels.touch(level)

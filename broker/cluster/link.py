@@ -20,13 +20,14 @@ PAUSE_MAX_S: Final = 1.0
 CONNECT_MIN_S: Final = 2.0
 LOOK_INTERVAL_S: Final = 1.0  # between two checks whether another server accepts writes, too
 FRESH_S: Final = 3.0  # a failing function is called again within a second, as long as it is needed
-LATE: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait for the comparison of held rows
+RECONCILED: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait for the reconciliation of leased rows
 
 
 class Link:
     """The connections of this node, while there are any. After they were lost, `recover` is called with the new
     connections, the identity of the former server, and the old server processes, whose statements may still be running.
-    It calls `check` as soon as the history is known to be the same. When it returns, everything continues.
+    It calls `check` as soon as the database is known to have the same history. When it returns, all statements
+    continue.
     """
 
     def __init__(
@@ -45,10 +46,10 @@ class Link:
         self._is_closed = False
         self._waiting: list[asyncio.Future[None]] = []
         self._running = Tasks(failed)  # statements
-        self._began_s: dict[int, float] = {}  # of each of them, by a number of its own
-        self._statements = 0
+        self._began_s: dict[int, float] = {}  # when each running statement began, by its number
+        self._statements = 0  # the number of the newest statement
         self._broken: Connections | None = None  # connections to replace
-        self._repair = Tasks(failed, self._repair_what_broke)
+        self._repair = Tasks(failed, self._start_repair)
         self._look_interval_s = LOOK_INTERVAL_S
         self._look = Tasks(failed)
 
@@ -62,12 +63,12 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether there are connections that are believed to work."""
+        """Whether there are connections, which work as far as known."""
         return self._connections is not None
 
     @property
     def shown(self) -> str:
-        """The server that is connected, or all that the URL names, without the password."""
+        """The connected server, or all servers of the URL, without the password."""
         return (self.target if self._connections is None else self._connections.target).shown
 
     @property
@@ -75,7 +76,7 @@ class Link:
         return [] if self._connections is None else [backend.pid for backend in self._connections.backends]
 
     def ready(self, *, early: bool) -> Connections | None:
-        """Return the connections if statements may be sent; `early` ones may be sent before held rows are compared."""
+        """Return the connections if statements may be sent; `early` ones may be sent before leases are reconciled."""
         return self._connections if (self._is_checked if early else self._is_reconciled) else None
 
     async def change(self, timeout_s: float | None = None) -> None:
@@ -98,7 +99,7 @@ class Link:
     # ---- life
 
     async def open(self, patience_s: float) -> Connections:
-        """Connect, and try for `patience_s` seconds. Raises: Unreachable; DatabaseRefused."""
+        """Connect, retrying for `patience_s` seconds. Raises: Unreachable; DatabaseRefused."""
         loop = asyncio.get_running_loop()
         until_s, pause_s = loop.time() + patience_s, PAUSE_S
         while True:
@@ -142,16 +143,16 @@ class Link:
     def drop(self, reason: str) -> None:
         """Close the connections at once and open them again."""
         if self._connections is not None:
-            self._connections.ended(reason)
+            self._connections.abort(reason)
 
     # ---- statements
 
     async def fetch(self, lane: Lane, statement: str, *arguments: Any) -> list[Any]:
         """Run a statement on a connection and return its rows. It runs to its end even if the caller is cancelled.
 
-        Raises: Fenced; Conflict; Unreachable, also at once when there is no connection; DatabaseRefused.
+        Raises: Fenced; Conflict; Unreachable, at once if there is no connection; DatabaseRefused.
         """
-        while (connections := self.ready(early=lane not in LATE)) is None:
+        while (connections := self.ready(early=lane not in RECONCILED)) is None:
             if self._connections is None:
                 raise Unreachable(self.reason)
             await self.change()
@@ -172,7 +173,7 @@ class Link:
 
     @property
     def unanswered_s(self) -> float:
-        """How long the oldest statement has waited for its answer, 0 if none is waiting."""
+        """How long the oldest running statement has waited for its answer, 0 if none is running."""
         oldest_s = next(iter(self._began_s.values()), None)
         return 0.0 if oldest_s is None else asyncio.get_running_loop().time() - oldest_s
 
@@ -180,10 +181,10 @@ class Link:
 
     def _use(self, connections: Connections) -> None:
         self._connections = connections
-        self.target = self.target._replace(first=connections.target.url)  # an old primary may come back before it
-        connections.watch(self._broke)
+        self.target = self.target._replace(first=connections.target.url)  # a former primary may be up again
+        connections.watch(self._lost)
 
-    def _broke(self) -> None:
+    def _lost(self) -> None:
         old, self._connections = self._connections, None
         self._is_checked = self._is_reconciled = False
         assert old is not None
@@ -191,15 +192,15 @@ class Link:
         _log.warning("database.lost", database=self.target.shown, reason=self.reason)
         self.wake()
         self._broken = old
-        self._repair_what_broke()
+        self._start_repair()
 
-    def _repair_what_broke(self) -> None:
-        """Begin a repair, unless one is under way: that one checks at its end whether they broke again."""
+    def _start_repair(self) -> None:
+        """Start to replace lost connections, unless a repair is running; called again when it ends."""
         if self._broken is not None and not self._is_closed and not self._repair.busy:
             self._repair.start(self._restore(self._broken))
 
     async def _restore(self, old: Connections) -> None:
-        """Connect and recover, again and again until it succeeds."""
+        """Connect and recover, repeatedly until it succeeds."""
         pause_s, backends = PAUSE_S, old.backends
         while True:
             try:
@@ -220,7 +221,7 @@ class Link:
         self.wake()
 
     async def _look_at_others(self) -> None:
-        """Switch to a server that was promoted while the one in use still takes writes."""
+        """Switch to a server that was promoted while the one in use still accepts writes."""
         while True:
             await asyncio.sleep(self._look_interval_s)
             used = self._connections
@@ -228,7 +229,7 @@ class Link:
             if used is not None and newer is not None and used is self._connections:
                 _log.error("database.split", database=used.target.shown, newer=newer.shown)
                 self.target = self.target._replace(first=newer.url)
-                used.ended("another server takes writes too, and its timeline is newer")
+                used.abort("another server accepts writes too, and its timeline is newer")
 
     def _note(self, error: ClusterError) -> None:
         if str(error) != self.reason:
@@ -238,8 +239,9 @@ class Link:
 
 
 async def patiently(work: Callable[[], Awaitable[_T]]) -> _T:
-    """Return the result of the work, repeating it while PostgreSQL is unreachable or fails. The work must be
-    idempotent. Raises: Fenced; StatementRefused, for work that would be refused forever.
+    """Return the result of `work`, which must be idempotent; repeat it while PostgreSQL is unreachable or fails.
+
+    Raises: Fenced; StatementRefused, because PostgreSQL would refuse each attempt.
     """
     pause_s = PAUSE_S
     while True:
@@ -259,7 +261,7 @@ class _Failure(NamedTuple):
 
 
 class FailingCalls:
-    """Log failing calls, once for each reason, and know whether any still fails; ``count`` is of failed calls."""
+    """Log failing calls, once for each reason, and report whether any still fails; ``count`` counts failed calls."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` never goes back."""

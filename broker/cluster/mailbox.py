@@ -1,7 +1,7 @@
 """Mailboxes: direct replies between clients of different nodes, and questions between nodes.
 
-Each node has a mailbox level, which only it reads; its number is minus the node's epoch. Its messages are transient,
-and lost if PostgreSQL crashes. The name of a reply consumer says to which epoch of which node it belongs.
+Each node has a mailbox: a level that only it reads, whose number is minus the node's epoch. Its messages are transient,
+and lost if PostgreSQL crashes. The name of a reply consumer contains the epoch of its node.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from broker.tasks import Tasks, WakeUp
 
 _log = get_logger()
 
-ANSWERS_MAX: Final = 1000  # that one lease takes
+ANSWERS_MAX: Final = 1000  # messages of one lease
 LOOK_S: Final = 1.0
-QUESTION: Final = "slotmq.question."  # followed by epoch and number of the asker; names of reply consumers differ
-ANSWER: Final = "slotmq.answer."  # followed by the number, and the epoch of the answering node
-ANSWERS_S: Final = 2.0  # nodes that do not answer within this time are left out
+QUESTION: Final = "slotmq.question."  # followed by the epoch of the asking node, and its number of the question
+ANSWER: Final = "slotmq.answer."  # followed by the number of the question, and the epoch of the answering node
+ANSWERS_S: Final = 2.0  # nodes that do not answer within this time are ignored
 
 Question: TypeAlias = "Mapping[str, Any]"
-Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # of None is no answer
+Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # None is no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +62,11 @@ class SharedReplies(ReplyConsumers):
         mailbox.vhosts[vhost] = self
 
     def new_name(self, new_name: Callable[[str], str]) -> str:
-        """Return an unguessable name that leads other nodes here."""
+        """Return an unguessable name from which other nodes find this one."""
         return new_name(f"{REPLY_PREFIX}{self._mailbox.epoch}.")
 
     def find(self, name: str) -> ReplyTarget | None:
-        """Return the reply consumer with a name, None if this node knows of none."""
+        """Return the reply consumer with a name, None if it is unknown."""
         found = self.get(name)
         if found is not None or not name.startswith(REPLY_PREFIX):
             return found
@@ -77,10 +77,10 @@ class SharedReplies(ReplyConsumers):
 
 
 class Mailbox:
-    """Post answers to the mailboxes of other nodes, and deliver the messages in this node's own. Also ask the other
-    nodes for facts that only they have, such as messages held by their clients, and answer their questions.
+    """Post direct replies to the mailboxes of other nodes, and deliver those in this node's mailbox. Also ask the other
+    nodes about facts that only they know, such as messages held by their clients, and answer their questions.
     Shapes: these questions and answers are JSON.
-    Cost: a lease per second while this node has reply consumers, and one for each call that brings answers.
+    Cost: a lease per second while this node has reply consumers, and one for each call with messages for the mailbox.
     """
 
     def __init__(self, data: DataPath, *, now_ms: Callable[[], int], fail: Callable[[BaseException], None]) -> None:
@@ -91,7 +91,7 @@ class Mailbox:
         self._loader = ChunkLoader()
         self._members: set[int] = set()
         self._joined: set[int] = set()  # since the newest heartbeat
-        self._come = WakeUp()
+        self._arrived = WakeUp()
         self._tasks = Tasks(fail)
         self.vhosts: dict[str, SharedReplies] = {}
         self._answerer: Answerer | None = None
@@ -100,7 +100,6 @@ class Mailbox:
 
     @property
     def epoch(self) -> int:
-        """The epoch of this node."""
         return self._database.epoch
 
     def is_elsewhere(self, epoch: int) -> bool:
@@ -108,45 +107,43 @@ class Mailbox:
         return epoch in self._members and epoch != self.epoch
 
     def members_seen(self, epochs: set[int]) -> None:
-        """Set the epochs of all members as of a heartbeat, which may be older than a hint of a join."""
+        """Record the epochs of all members as of a heartbeat, which may be older than the hint of a join."""
         self._members = epochs | self._joined
         self._joined = set()
 
     def start(self) -> None:
-        """Start for a new epoch."""
         self._tasks.start(self._run())
 
     async def stop(self) -> None:
-        """Stop: the epoch has ended, or the node leaves."""
         await self._tasks.stop()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Look for answers after a hint, and record a node that asks before its first heartbeat was seen."""
+        """Check the mailbox after a hint; record a joined node, which may ask before its first heartbeat is seen."""
         if hint.kind == JOINED:
             self._joined.add(hint.number)
             self._members.add(hint.number)
         elif hint.kind == LOOK or (hint.kind == FREE and -self.epoch in hint.levels):
-            self._come.set()
+            self._arrived.set()
 
     def post(self, epoch: int, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Put an answer into the mailbox of a node; its call commits it asynchronously."""
+        """Add a message to the mailbox of a node with the next call."""
         levels = self._data.levels
         message = new_message(envelope, header, body, facts_of(header), self._now_ms())
         first = levels.batch.add([message], 0, 1, 0, None)
         levels.batch.share(-epoch, -epoch).add(first, 1, 0, len(body))
         levels.schedule()
 
-    # -- what comes ---------------------------------------------------------------------------------------------------
+    # -- arriving messages --------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
         while True:
-            await self._come.wait(LOOK_S if self._asked or any(self.vhosts.values()) else None)
-            with suppress(Unreachable):  # what was leased is found by the comparison after the break
+            await self._arrived.wait(LOOK_S if self._asked or any(self.vhosts.values()) else None)
+            with suppress(Unreachable):  # the reconciliation after a lost connection finds the leased rows
                 while await self._take():
                     pass
 
     async def _take(self) -> bool:
-        """Deliver the waiting answers, and return whether there may be more."""
+        """Deliver the waiting messages, and return whether there may be more."""
         rows = await self._database.lease([-self.epoch], [ANSWERS_MAX], [0])
         found = [row for row in rows if row.number is not None]
         if not found:
@@ -164,7 +161,7 @@ class Mailbox:
             _log.error("chunk.damaged", table=f"chunk_{row.ring}", number=row.number, reason=str(error))
             messages = []
         for _, message in messages:
-            if self._take_told(message.envelope.key, message.body):
+            if self._handle_question(message.envelope.key, message.body):
                 continue
             replies = self.vhosts.get(message.envelope.exchange)
             waiting = None if replies is None else replies.get(message.envelope.key)
@@ -180,7 +177,7 @@ class Mailbox:
         self._answerer = answerer
 
     async def ask(self, question: Question) -> list[Any]:
-        """Return the answers of the other nodes, in no order; silent and refusing nodes are left out."""
+        """Return the answers of the other nodes, in no order; nodes that do not answer are ignored."""
         self._number += 1
         number, loop = self._number, asyncio.get_running_loop()
         waiting = {epoch: loop.create_future() for epoch in self._members if epoch != self.epoch}
@@ -190,14 +187,14 @@ class Mailbox:
         try:
             body = json.dumps(question).encode()
             for epoch in waiting:
-                self._tell(epoch, f"{QUESTION}{self.epoch}.{number}", body)
+                self._send(epoch, f"{QUESTION}{self.epoch}.{number}", body)
             done, _ = await asyncio.wait(waiting.values(), timeout=ANSWERS_S)
         finally:
             del self._asked[number]
         return [answer for future in done if (answer := future.result()) is not None]
 
-    def _take_told(self, key: str, body: bytes) -> bool:
-        """Handle a message if it is a question or an answer, and return whether it is."""
+    def _handle_question(self, key: str, body: bytes) -> bool:
+        """Handle a message that is a question or the answer to one, and return whether it is."""
         if key.startswith(QUESTION):
             epoch, _, number = key.removeprefix(QUESTION).partition(".")
             self._tasks.start(self._answer(int(epoch), number, body))
@@ -212,7 +209,7 @@ class Mailbox:
 
     async def _answer(self, epoch: int, number: str, body: bytes) -> None:
         answer = None if self._answerer is None else await self._answerer(json.loads(body))
-        self._tell(epoch, f"{ANSWER}{number}.{self.epoch}", json.dumps(answer).encode())
+        self._send(epoch, f"{ANSWER}{number}.{self.epoch}", json.dumps(answer).encode())
 
-    def _tell(self, epoch: int, key: str, body: bytes) -> None:
+    def _send(self, epoch: int, key: str, body: bytes) -> None:
         self.post(epoch, Envelope("", key), encode_header({}, len(body)), body)

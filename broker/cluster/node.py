@@ -1,4 +1,4 @@
-"""A node of the cluster: it joins, sends heartbeats, pauses when its lease ends, and rejoins when it was lost."""
+"""A node of the cluster: it joins, sends heartbeats, pauses when its lease ends, and rejoins when it is lost."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from broker.tasks import Tasks, first_ended
 
 _log = get_logger()
 
-# It is never set, and it counts while the machine sleeps.
+# A clock that is never set, and counts while the machine sleeps.
 BOOT_TIME: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-ANSWER_LEASES: Final = 2  # a heartbeat unanswered for this many leases, and at least this long, ends the connections
-ANSWER_MIN_S: Final = 2.0
+ANSWER_LEASES: Final = 2  # connections are closed if a heartbeat is unanswered for this many leases, ...
+ANSWER_MIN_S: Final = 2.0  # ... and at least this long
 LEAVE_S: Final = 5.0
 TEND_INTERVAL_S: Final = 1.0
-CLOCK_BEHIND_MS: Final = 1000  # less is the error of a measurement
-DEFECTS_MAX: Final = 3  # within DEFECTS_S: a node with more defects is of no use
+CLOCK_BEHIND_MS: Final = 1000  # smaller differences are measurement errors
+DEFECTS_MAX: Final = 3  # more defects than this within DEFECTS_S end the broker
 DEFECTS_S: Final = 60.0
 REJOIN_PAUSE_S: Final = 0.1
 REJOIN_PAUSE_MAX_S: Final = 2.0
@@ -50,8 +50,8 @@ class NodeEvents(Protocol):
 class ClusterNode:
     """One node of a cluster.
 
-    Invariant: `may_act` returns True only while no other node may take over what this one holds. `lost` has returned
-        before a new epoch begins.
+    Invariant: `may_act` returns True only while no other node may take over the leases of this one. `NodeEvents.lost`
+        has returned before a new epoch begins.
     """
 
     def __init__(
@@ -66,10 +66,8 @@ class ClusterNode:
         clock: Callable[[], float] = BOOT_TIME,
         failed: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """`report` returns the report to the other nodes in each heartbeat, `applied_version` the topology's version
-        here.
-
-        `failed` is called with a defect in one of its own tasks, and ends the broker.
+        """`report` returns what each heartbeat reports to the other nodes, `applied_version` the version of the
+        topology here; `failed` is called with a defect in a task of the node, and ends the broker.
         """
         self.database = database
         self.url = url
@@ -82,7 +80,7 @@ class ClusterNode:
         self._interval_s = self._lease_s / BEATS_PER_LEASE
         self._tenure = NodeTenure(self._lease_s)
         self._tasks = Tasks(self._ended)
-        self._defects_s: list[float] = []  # when the last ones were found
+        self._defects_s: list[float] = []  # the times of the last defects
         self._others = OtherNodes(database, self._lease_s, clock, self._tasks)
         self._is_caught_up = False
         self._offset_ms: float | None = None
@@ -95,11 +93,11 @@ class ClusterNode:
         database.link.adapt(self._lease_s)
         database.attach(fenced=self._fenced, reconcile=events.reconcile, topology=applied_version, failed=failed)
 
-    # ---- what others ask
+    # ---- state
 
     @property
     def epoch(self) -> int:
-        """The epoch as which this node acts, or acted last."""
+        """The current epoch of this node, or the last one."""
         return self._tenure.epoch
 
     @property
@@ -124,7 +122,7 @@ class ClusterNode:
         return self._clock() * 1000 + (self._offset_ms or 0.0)
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts for an operator, ready for JSON, as of the newest heartbeat."""
+        """Return the state of the cluster for operators, ready for JSON, as of the newest heartbeat."""
         now_s = self._clock()
         beat_age_ms = None if self._sent_s is None else round((now_s - self._sent_s) * 1000)
         nodes = self._others.facts(now_s)
@@ -152,7 +150,7 @@ class ClusterNode:
     # ---- life
 
     async def start(self, patience_s: float = 30.0) -> None:
-        """Connect, make the schema, and join. Raises: NameTaken; Unreachable; DatabaseRefused."""
+        """Connect, create or upgrade the schema, and join. Raises: NameTaken; Unreachable; DatabaseRefused."""
         await self.database.open(patience_s)
         self._tasks.start(self._beat_forever())
         try:
@@ -163,11 +161,11 @@ class ClusterNode:
         except BaseException:
             await self.close()
             raise
-        self._tasks.start(self._stay())
-        self._tasks.start(self._tend())
+        self._tasks.start(self._rejoin_when_lost())
+        self._tasks.start(self._do_upkeep())
 
     async def leave(self) -> None:
-        """Return everything that this node holds, leave, and close the connections."""
+        """Free everything leased to this node, leave, and close the connections."""
         acted = self.state in {TenureState.JOINED, TenureState.PAUSED}
         self._stop_acting()
         self._tenure.leave()
@@ -183,16 +181,13 @@ class ClusterNode:
         await self.close()
 
     async def close(self) -> None:
-        """Stop without leaving; the others declare this node dead when its lease has ended."""
+        """Stop without leaving; other nodes declare this one dead when its lease has ended."""
         self._stop_acting()
         await self._tasks.stop()
         await self.database.close()
 
     async def count_out_now(self, name: str) -> bool:
-        """Declare dead a node that an operator knows to be dead. Return False if it is alive or not a member.
-
-        Raises: BrokerError.
-        """
+        """Declare a node dead for an operator; return False if it is alive or not a member. Raises: BrokerError."""
         try:
             return await self._others.count_out_now(name)
         except ClusterError as error:
@@ -201,9 +196,9 @@ class ClusterNode:
     # ---- joining
 
     async def _join(self) -> None:
-        """Join as a new epoch, and act when the broker has caught up.
+        """Join as a new epoch, and act as soon as the broker has caught up.
 
-        Raises: NameTaken; Fenced, if the epoch ended before; Unreachable; DatabaseRefused.
+        Raises: NameTaken; Fenced, if the epoch ended before that; Unreachable; DatabaseRefused.
         """
         await self._events.joining()
         while True:
@@ -232,32 +227,31 @@ class ClusterNode:
         if self.may_act():  # a paused node continues with the next answered heartbeat
             self._events.activated()
 
-    async def _stay(self) -> None:
-        """Join again whenever an epoch was lost."""
+    async def _rejoin_when_lost(self) -> None:
         while True:
             await self._is_lost.wait()
             await self._rejoin()
 
     async def _rejoin(self) -> None:
-        """End the lost epoch, and join as a new one as soon as that is possible."""
-        pause_s, told = REJOIN_PAUSE_S, ""
+        """End the lost epoch, and try to join as a new one until it succeeds."""
+        pause_s, logged = REJOIN_PAUSE_S, ""
         while self._is_lost.is_set():
             if self.state is TenureState.LOST:
                 await self._events.lost(self._reason)
                 self._tenure.rejoin()
             try:
-                await self.database.leave(self.epoch)  # it still stands if the database went back in time
+                await self.database.leave(self.epoch)  # it may still be a member, if the database went back in time
                 await self._join()
             except ClusterError as error:
-                self._lose(str(error))  # it joined, and could not catch up
-                if str(error) != told:
+                self._lose(str(error))  # if it joined, but could not catch up
+                if str(error) != logged:
                     _log.warning("node.not_rejoined", node=self.database.node, reason=str(error))
-                told = self._reason = str(error)
+                logged = self._reason = str(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, REJOIN_PAUSE_MAX_S)
 
-    async def _tend(self) -> None:
-        """Once a second, delete what no node needs, and give the space of old messages back."""
+    async def _do_upkeep(self) -> None:
+        """Correct the cluster's time, delete old results, and empty old chunk tables, once a second."""
         while True:
             await asyncio.sleep(TEND_INTERVAL_S)
             try:
@@ -270,9 +264,9 @@ class ClusterNode:
             except (DatabaseFails, StatementRefused) as error:
                 _log.error("ring.not_turned", node=self.database.node, reason=str(error))
             except ClusterError:
-                pass  # PostgreSQL cannot be reached now, or this epoch is lost: it is tried again
+                pass  # PostgreSQL cannot be reached now, or this epoch is lost: the next iteration tries again
 
-    # ---- beats
+    # ---- heartbeats
 
     async def _beat_forever(self) -> None:
         loop = asyncio.get_running_loop()
@@ -284,7 +278,7 @@ class ClusterNode:
                 await self._beat()
 
     async def _beat(self) -> None:
-        """Send one heartbeat, and observe the others in the answer."""
+        """Send one heartbeat, and record the members in the answer."""
         epoch, sent_s = self.epoch, self._clock()
         patience_s = max(ANSWER_LEASES * self._lease_s, ANSWER_MIN_S)
         reports = self._report() | {"lease_ms": self.lease_ms, "database_ms": self._round_trip_ms}
@@ -309,18 +303,18 @@ class ClusterNode:
                 if pulse.generation != self.database.generation:
                     self._lose(WENT_BACK)
                     return
-                self._prolong(sent_s, now_s)
+                self._extend_lease(sent_s, now_s)
                 changed = self._others.record_poll(sent_s, now_s, pulse.members)
                 self._events.members_seen(pulse.members, changed=changed)
 
     def _take_time(self, database_ms: int, sent_s: float, answered_s: float) -> None:
-        """Follow the database's clock, unless it has gone back: then `_tend` corrects it."""
+        """Follow the database's clock, unless it has gone back: then `_do_upkeep` corrects the cluster's time."""
         offset_ms = database_ms - (sent_s + answered_s) * 500
         self._is_behind = self._offset_ms is not None and self._offset_ms - offset_ms > CLOCK_BEHIND_MS
         if not self._is_behind:
             self._offset_ms = offset_ms
 
-    def _prolong(self, sent_s: float, now_s: float) -> None:
+    def _extend_lease(self, sent_s: float, now_s: float) -> None:
         has_resumed = self._tenure.answered(self.epoch, sent_s, now_s)
         self._set_end()
         if has_resumed:
@@ -331,8 +325,8 @@ class ClusterNode:
     # ---- defects
 
     def give_up(self, error: BaseException) -> None:
-        """End the epoch because of a defect in a part of the node, which joins again. Too many defects end the broker.
-        The node's clients get 320, and other nodes take over its leases. The end of an epoch is not a defect.
+        """End the epoch because of a defect in a part of the node; then the node joins again. Clients are closed with
+        320, and other nodes lease its messages. Too many defects end the broker. The end of an epoch is not a defect.
         """
         if isinstance(error, Fenced):
             return
@@ -345,14 +339,14 @@ class ClusterNode:
             self._lose(f"a defect, see the log: {type(error).__name__}")
 
     def _ended(self, error: BaseException) -> None:
-        """End the broker: without this task the node is no member, or would not notice that it is none."""
+        """End the broker because of a defect in a task of the node, without which it cannot be a member."""
         if not isinstance(error, Fenced):
             self.database.failed(error)
 
     # ---- the end of a lease, and of an epoch
 
     def _set_end(self) -> None:
-        """Pause the node when its lease ends."""
+        """Schedule the pause of the node for the end of its lease."""
         if self._expiry is not None:
             self._expiry.cancel()
         loop = asyncio.get_running_loop()

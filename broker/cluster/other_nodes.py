@@ -1,10 +1,10 @@
 """The other nodes, as of the newest heartbeat. This node declares silent ones dead.
 
 A node is dead when it has sent no heartbeat for its lease and a margin. Only time in which this node's own polls of the
-database succeeded counts: a failed or late poll restarts all counts, so neither an outage of the database nor a pause
+database succeeded counts: a failed or late poll restarts all counts. So neither an outage of the database nor a pause
 of this node makes another node dead.
 
-Units: seconds of a clock that is never set (CLOCK_BOOTTIME). The caller passes the time in.
+Units: seconds of a clock that is never set (CLOCK_BOOTTIME); the caller passes the time.
 """
 
 from __future__ import annotations
@@ -23,32 +23,32 @@ from broker.tasks import Tasks
 _log = get_logger()
 
 BEATS_PER_LEASE: Final = 6
-MARGIN_SHARE: Final = 1 / 6  # of the lease, above it: the clocks of two machines do not run equally fast
-GAP_SHARE: Final = 1 / 2  # of the lease: a longer time between two polls does not count
+MARGIN_SHARE: Final = 1 / 6  # of the lease, because the clocks of two machines do not run equally fast
+GAP_SHARE: Final = 1 / 2  # of the lease: after a longer time between two polls, all counts restart
 
 
 class Observer:
     """The heartbeats of the other nodes, as observed by this node.
 
-    Invariant: a node is dead only if its last observed heartbeat was sent longer ago than its lease. A node that
-        declares it dead compares the number of its heartbeats again under a lock, so a node that came back meanwhile
-        stays.
+    Invariant: a node is dead only if its last observed heartbeat was sent longer ago than its lease. To declare it
+        dead, the number of its heartbeats is compared again under a lock, so a node that has sent another one stays a
+        member.
     """
 
     def __init__(self, lease_s: float) -> None:
         self._lease_s = lease_s
-        self._looked_s: float | None = None  # when the last successful poll was answered
-        self._nodes: dict[tuple[str, int], tuple[int, float]] = {}  # number of heartbeats, and when a poll first saw it
+        self._polled_s: float | None = None  # when the last successful poll was answered
+        self._nodes: dict[tuple[str, int], tuple[int, float]] = {}  # the number of heartbeats, and when it last changed
 
     def failed(self) -> None:
         """Restart all counts, because a poll of the database failed."""
-        self._looked_s = None
+        self._polled_s = None
 
     def record_poll(self, sent_s: float, answered_s: float, seen: Iterable[ClusterMember]) -> list[ClusterMember]:
         """Record the answer to a poll sent at `sent_s`, and return the nodes that are dead."""
-        if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:
+        if self._polled_s is None or answered_s - self._polled_s > self._lease_s * GAP_SHARE:
             self._nodes.clear()
-        self._looked_s = answered_s
+        self._polled_s = answered_s
         before, self._nodes = self._nodes, {}
         dead = []
         for member in seen:
@@ -62,20 +62,20 @@ class Observer:
         return dead
 
     def age_s(self, node: str, epoch: int, now_s: float) -> float:
-        """Return how long ago this node last observed a new heartbeat of a node."""
+        """Return how long ago this node observed the last new heartbeat of a node."""
         _, since_s = self._nodes.get((node, epoch), (0, now_s))
         return max(now_s - since_s, 0.0)
 
     def sees(self, now_s: float) -> bool:
         """Return whether the newest poll succeeded and is recent; otherwise the state of the other nodes is unknown."""
-        return self._looked_s is not None and now_s - self._looked_s <= self._lease_s * GAP_SHARE
+        return self._polled_s is not None and now_s - self._polled_s <= self._lease_s * GAP_SHARE
 
 
 class OtherNodes:
     """The members of the cluster, as read with this node's heartbeats."""
 
     def __init__(self, database: Database, lease_s: float, clock: Callable[[], float], tasks: Tasks) -> None:
-        """`tasks` are the node's: dead nodes are removed in a task of their own, because heartbeats must not wait."""
+        """`tasks` runs the removal of dead nodes, because heartbeats must not wait for it."""
         self.members: list[ClusterMember] = []
         self._database = database
         self._lease_s = lease_s
@@ -99,16 +99,16 @@ class OtherNodes:
         now = {(member.node, member.epoch) for member in members}
         self.members = members
         if before - now:
-            self._database.handle_hint(Hint(LOOK))  # what they held is free
+            self._database.handle_hint(Hint(LOOK))  # the messages leased to departed members are free
         for member in dead:
             key = member.node, member.epoch
             if key not in self._counting_out:
                 self._counting_out.add(key)
-                self._tasks.start(self._count_out_beside(member))
+                self._tasks.start(self._count_out_dead(member))
         return now != before
 
     async def end_namesake(self) -> None:
-        """Declare the former epoch of this node's name dead. Raises: NameTaken, if it is alive."""
+        """Declare the former epoch with this node's name dead. Raises: NameTaken, if it is alive."""
         observer = Observer(self._lease_s)
         beats: dict[int, int] = {}
         while True:
@@ -124,10 +124,8 @@ class OtherNodes:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
 
     async def count_out_now(self, name: str) -> bool:
-        """Declare a node dead unless it sends a heartbeat within two of its intervals. Return False if it does, or if
-        it is not a member.
-
-        Raises: Fenced; Unreachable; DatabaseRefused.
+        """Declare a node dead unless it sends a heartbeat within two of its intervals. Return False if it does, or is
+        not a member. Raises: Fenced; Unreachable; DatabaseRefused.
         """
         member = await self._member_of(name)
         if member is None or name == self._database.node:
@@ -136,10 +134,7 @@ class OtherNodes:
         return await self._count_out(member)
 
     def facts(self, now_s: float) -> list[dict[str, Any]]:
-        """Return each node's last report, ready for JSON, with the age of its last heartbeat.
-
-        While this node does not reach the database the others are `unknown`.
-        """
+        """Return each node's last report, ready for JSON, with its state and the age of its last heartbeat."""
         return [self._facts_of(member, now_s) for member in self.members]
 
     def _facts_of(self, member: ClusterMember, now_s: float) -> dict[str, Any]:
@@ -158,7 +153,7 @@ class OtherNodes:
         found = [member for member in await self._database.members() if member.node == name]
         return found[0] if found else None
 
-    async def _count_out_beside(self, dead: ClusterMember) -> None:
+    async def _count_out_dead(self, dead: ClusterMember) -> None:
         try:
             await self._count_out(dead)
         except Unreachable as error:  # the next poll finds it dead again
@@ -180,7 +175,7 @@ class OtherNodes:
         return done
 
     async def _end_sessions(self, node: str) -> None:
-        """Terminate the sessions of a dead node, for a call whose result PostgreSQL is blocked sending."""
+        """Terminate the sessions of a dead node, one of which may be blocked sending the result of its last call."""
         await asyncio.sleep(self._lease_s)
         try:
             await self._database.end_sessions(node)

@@ -1,4 +1,4 @@
-"""Inquiries about whole queues, answered by PostgreSQL. Those that arrive while one runs are sent together."""
+"""Inquiries about whole queues, answered by PostgreSQL. Counts requested in one step of the loop are read together."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from broker.core.postponed import NODE_LOST
 from broker.core.queue.queue import Queue
 from broker.tasks import Tasks
 
-TELL_S: Final = 0.1  # between two reports of uses
-LATE_MS: Final = 200  # a queue is deleted this much later, so that other nodes have reported their uses
+REPORT_S: Final = 0.1  # between two reports of uses
+LATE_MS: Final = 200  # a queue expires this much later, so that other nodes have reported their uses
 
 
 class QueueInquiries:
     """Send a node's inquiries to PostgreSQL. The answer is StatementRefused if it refuses, Fenced if the epoch ends.
-    Shapes: ``elsewhere`` has for each level the messages that other nodes hold ready, as of their last heartbeats.
+    Shapes: ``elsewhere`` has the number of ready messages on other nodes by level, as of their last heartbeats.
     """
 
     def __init__(self, data: DataPath, fail: Callable[[BaseException], None]) -> None:
@@ -34,7 +34,7 @@ class QueueInquiries:
         self.elsewhere: dict[int, int] = {}
 
     def count(self, queue: Queue, answered: Callable[[tuple[int, int, int] | ClusterError], None]) -> None:
-        """Count ready messages, consumers and unacked messages of a queue, and call `answered` with the numbers."""
+        """Call `answered` with the numbers of ready messages, consumers and unacked messages of a queue."""
         self._counting.append((queue, self._once(answered)))
         if len(self._counting) == 1:
             self._tasks.start(self._count())
@@ -44,11 +44,10 @@ class QueueInquiries:
         self._tasks.start(self._fetch(queue, self._once(answered)))
 
     def purge(self, queue: Queue, answered: Callable[[int | ClusterError], None]) -> None:
-        """Drop the messages of a queue that no node holds, and call `answered` with their number."""
+        """Drop the free messages of a queue, and call `answered` with their number."""
         self._tasks.start(self._purge(queue, self._once(answered)))
 
     def record_reports(self, members: Iterable[ClusterMember]) -> None:
-        """Record the reports of the members."""
         self.elsewhere = {}
         for member in members:
             if member.node != self._database.node:
@@ -61,12 +60,12 @@ class QueueInquiries:
         self._tasks.cancel()
 
     def answer_lost(self) -> None:
-        """Answer that the node is lost; clients are gone, operators are not."""
+        """Answer remaining inquiries, which are those of operators, with the loss of the node."""
         for answered in list(self._unanswered):
             self._answer(answered, Fenced(NODE_LOST))
 
     def _once(self, answered: Callable[..., None]) -> Callable[..., None]:
-        """Return a function that passes on its first call: an answer, or that the node is lost."""
+        """Return a function that passes its first call on to `answered`. While the node is lost, answer so at once."""
         self._unanswered[answered] = True
         if not self._database.epoch:  # only operators ask while the node joins again
             asyncio.get_running_loop().call_soon(self._answer, answered, Fenced(NODE_LOST))
@@ -77,10 +76,10 @@ class QueueInquiries:
             answered(*answer)
 
     async def _count(self) -> None:
-        await asyncio.sleep(0)  # others of this step of the loop are sent with it
+        await asyncio.sleep(0)  # so that all inquiries of this step of the loop are sent together
         counting, self._counting = self._counting, []
         await self._data.drain()
-        node = self._database.node  # this node's consumers are known here, including those that have just left
+        node = self._database.node  # the consumers of this node are counted below, because some may have just left
         numbers = list(dict.fromkeys([number for queue, _ in counting for number in queue.numbers]))
         call = partial(self._database.function, "read", "queue_counts", node, numbers)
         try:
@@ -109,7 +108,7 @@ class QueueInquiries:
             answered((ready + queue.ready, consumers, unacked + queue.unacked))
 
     async def _fetch(self, queue: Queue, answered: Callable[..., None]) -> None:
-        await self._data.drain()  # messages that the client published earlier can be fetched
+        await self._data.drain()  # so that messages that the client published before can be fetched
         try:
             await patiently(lambda: self._data.find_levels(queue))
             self._data.fetch(queue, answered)
@@ -126,20 +125,20 @@ class QueueInquiries:
 
 
 class UnusedQueues:
-    """Queues that expire when unused: report those used on this node, and ask whether one has expired on all nodes."""
+    """Report the uses of queues that expire when unused, and ask whether a queue has expired on all nodes."""
 
     def __init__(self, database: Database, fail: Callable[[BaseException], None]) -> None:
         self._database = database
         self._used: dict[int, None] = {}
-        self._tells = False
+        self._reports = False
         self._tasks = Tasks(fail)
 
     def note(self, number: int) -> None:
         """Record that a queue was used on this node."""
         self._used[number] = None
-        if not self._tells:
-            self._tells = True
-            self._tasks.start(self._tell())
+        if not self._reports:
+            self._reports = True
+            self._tasks.start(self._report())
 
     def forget(self, number: int) -> None:
         """Stop reporting uses of a queue, because it was deleted."""
@@ -153,24 +152,24 @@ class UnusedQueues:
         """Discard all state, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
         self._used.clear()
-        self._tells = False
+        self._reports = False
 
     # -- the statements -----------------------------------------------------------------------------------------------
 
-    async def _tell(self) -> None:
+    async def _report(self) -> None:
         while used := list(self._used):
             self._used = {}
-            await self._tell_of(used)
-            await asyncio.sleep(TELL_S)
-        self._tells = False
+            await self._report_uses(used)
+            await asyncio.sleep(REPORT_S)
+        self._reports = False
 
-    async def _tell_of(self, used: list[int]) -> None:
-        """Report uses; if PostgreSQL refuses them, one by one."""
+    async def _report_uses(self, used: list[int]) -> None:
+        """Report uses; if PostgreSQL refuses them, report them one by one."""
         try:
             await patiently(partial(self._database.acting, "lease", "queues_used", used))
         except StatementRefused:
             for number in used if len(used) > 1 else ():
-                await self._tell_of([number])
+                await self._report_uses([number])
 
     async def _ask(self, number: int, expires_ms: int, answered: Callable[[int], None]) -> None:
         arguments = number, expires_ms + LATE_MS
@@ -178,4 +177,4 @@ class UnusedQueues:
             rows = await patiently(lambda: self._database.acting("lease", "queue_unused", *arguments))
             answered(rows[0][0])
         except StatementRefused:
-            answered(expires_ms)  # it is asked again then
+            answered(expires_ms)  # the next inquiry follows after this time

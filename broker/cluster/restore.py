@@ -1,7 +1,7 @@
 """Restore a backup of a cluster: the schema gets the contents of the backup and begins a new history.
 
-All nodes of the backup have left then: the messages that they held are free and marked as redelivered. No number that
-the schema has assigned is assigned again, so a node that still relies on the former contents is not a member.
+The nodes of the backup are no longer members: the messages leased to them are free and marked as redelivered. No number
+that the schema has assigned is assigned again, so a node that still relies on the former contents is no member either.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaRefuse
 from broker.cluster.server_address import ServerAddress, quoted
 
 LEASE_MS: Final = 3000  # of a member that has not reported its lease
-PATIENCE: Final = 4 / 3  # leases without a heartbeat until a member is dead; other nodes wait 7/6
+PATIENCE: Final = 4 / 3  # leases without a heartbeat after which a member is dead; other nodes wait 7/6
 LOOK_S: Final = 0.05
 GAPS: Final = {"number_of_call": 1_000_000, "level_number": 1024 * 1024, "arrival_of_consumer": 1}
-# After a restore these rows belong to former nodes, or start over.
+"""Added to the newest known number of each sequence, because nodes may have assigned higher ones."""
 _FINISH: Final = """
 DELETE FROM batch;
 DELETE FROM definitions_follower;
@@ -30,12 +30,12 @@ UPDATE queue_use SET used_ms = now_ms();
 """
 
 Beats = dict[str, tuple[int, int]]  # epoch and heartbeats by node
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 
 
-async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[str, int]:
-    """Replace the schema by a backup, as a whole or not at all; return the numbers of tables and rows. Shapes: `told`
-    is called with the number of bytes read. Raises: BackupRefused, also while a node is alive; Unreachable;
+async def restore(target: ServerAddress, stream: BinaryIO, progress: Progress) -> dict[str, int]:
+    """Replace the schema by a backup, completely or not at all; return the numbers of tables and rows. Shapes:
+    `progress` is called with the number of bytes read. Raises: BackupRefused, also while a node is alive; Unreachable;
     DatabaseRefused.
     """
     reader = BackupReader(stream)
@@ -55,7 +55,7 @@ async def restore(target: ServerAddress, stream: BinaryIO, told: Told) -> dict[s
                 raise BackupRefused("a node joined meanwhile: stop all nodes first")
             rings = await _make_chunk_tables(connection, head["tables"])
             numbers = [await newest_numbers(connection), head["sequences"]]
-            counts = await _load(connection, target.schema, reader, told)
+            counts = await _load(connection, target.schema, reader, progress)
             await _begin_history(connection, head, rings, numbers)
         return counts
 
@@ -101,7 +101,9 @@ async def _make_chunk_tables(connection: asyncpg.Connection, names: Sequence[str
         await connection.execute("SELECT add_ring_table()")
 
 
-async def _load(connection: asyncpg.Connection, schema: str, reader: BackupReader, told: Told) -> dict[str, int]:
+async def _load(
+    connection: asyncpg.Connection, schema: str, reader: BackupReader, progress: Progress
+) -> dict[str, int]:
     """Replace the rows of all tables, and return their counts."""
     known = [table.name for table in await tables_of(connection, schema) if table.name != NOT_COPIED]
     await connection.execute(f"TRUNCATE {quoted(*known)}")
@@ -114,7 +116,7 @@ async def _load(connection: asyncpg.Connection, schema: str, reader: BackupReade
         following: list[tuple[bytes, bytes]] = []
         copied = await connection.copy_to_table(
             table["name"],
-            source=_rows(reader, following, told),
+            source=_rows(reader, following, progress),
             schema_name=schema,
             columns=table["columns"],
             format="binary",
@@ -127,26 +129,26 @@ async def _load(connection: asyncpg.Connection, schema: str, reader: BackupReade
     return {"tables": end["tables"], "rows": count}
 
 
-async def _rows(reader: BackupReader, following: list[tuple[bytes, bytes]], told: Told) -> AsyncIterator[bytes]:
+async def _rows(reader: BackupReader, following: list[tuple[bytes, bytes]], progress: Progress) -> AsyncIterator[bytes]:
     """Yield the rows of a table, and add the block that follows them to `following`."""
     while True:
         kind, content = reader.next()
-        told(reader.position)
+        progress(reader.position)
         if kind != DATA:
             following.append((kind, content))
             return
         yield content
 
 
-# -- another history --------------------------------------------------------------------------------------------------
+# -- the new history --------------------------------------------------------------------------------------------------
 
 
 async def _begin_history(
     connection: asyncpg.Connection, head: dict[str, Any], rings: Sequence[int], numbers: Sequence[dict[str, int]]
 ) -> None:
-    """Remove all members of the backup, and leave a gap in the numbers.
+    """Remove all members, and leave a gap in the numbers.
 
-    Shapes: `rings` are the existing chunk tables, `numbers` the newest numbers here and in the backup.
+    Shapes: `rings` are the existing chunk tables; `numbers` are the newest numbers of the schema and of the backup.
     """
     await connection.execute(
         "INSERT INTO ring (ring, used) SELECT r.ring, false FROM unnest($1::int[]) r(ring) ON CONFLICT DO NOTHING",

@@ -1,4 +1,4 @@
-"""The schema in PostgreSQL: its tables, its functions and their versions."""
+"""The schema in PostgreSQL: install its tables and functions, and check their versions."""
 
 from __future__ import annotations
 
@@ -24,8 +24,7 @@ SESSION_SETTINGS: Final = {
 """Settings of every connection that calls the functions, besides `search_path`."""
 
 _FIRST: Final = ("tables.sql", "bits.sql", "limits.sql")
-# The arguments or results of a function may have changed, and CREATE OR REPLACE would create a second one with its
-# name.
+# If the arguments of a function have changed, CREATE OR REPLACE would create a second function with its name.
 _DROP_FUNCTIONS: Final = """
 DO $$ DECLARE v_function regprocedure; BEGIN
     FOR v_function IN SELECT p.oid FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -48,11 +47,9 @@ def _sources() -> list[str]:
 
 
 async def install(connection: asyncpg.Connection, schema: str) -> int:
-    """Create or upgrade the schema, its tables and functions; return the version of its functions. Several nodes may do
-    so at the same time. A schema of the same version with other functions is replaced while no node is a member; an
-    older one stays until the last of its nodes has left. Sets the connection's `search_path`.
-
-    Raises: SchemaRefused.
+    """Create or upgrade the schema, its tables and functions, and return the version of its functions. Several nodes
+    may do so at the same time. Functions are replaced only while no node is a member. Sets the connection's
+    `search_path`. Raises: SchemaRefused.
     """
     sources = _sources()
     digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()
@@ -77,7 +74,7 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
 
 
 async def _make_schema(connection: asyncpg.Connection, schema: str, name: str) -> None:
-    """Create the schema unless it exists; even with IF NOT EXISTS the right to create it would be needed."""
+    """Create the schema unless it exists. (CREATE SCHEMA IF NOT EXISTS needs the right to create an existing one.)"""
     exists, may_create, user = await connection.fetchrow(
         """SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
                has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user)""",

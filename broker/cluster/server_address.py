@@ -17,7 +17,7 @@ _OPTION: Final = re.compile(r"((?:^|&)(?:ssl)?password=)([^&]*)")
 
 
 class ServerAddress(NamedTuple):
-    """The URL of the database, and the name of the node. `first` is the URL of the server that is tried first."""
+    """The URL of the database, and the name of the node. `first` is the URL of the server to try first."""
 
     url: str
     node: str
@@ -33,7 +33,7 @@ class ServerAddress(NamedTuple):
 
     @property
     def servers(self) -> list[ServerAddress]:
-        """The servers that the URL names, in its order, `first` in front."""
+        """The servers of the URL in their order, but beginning with `first`."""
         parts = urllib.parse.urlsplit(self.url)
         login, at, hosts = parts.netloc.rpartition("@")
         if "," not in hosts:
@@ -77,7 +77,7 @@ def quoted(*names: str) -> str:
 
 def one_line(error: BaseException) -> str:
     """Return the text of an error in one line."""
-    if isinstance(error, ssl.SSLError):  # its number is one of OpenSSL
+    if isinstance(error, ssl.SSLError):  # its errno is a number of OpenSSL
         return " ".join(str(error.args[-1]).split())
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)

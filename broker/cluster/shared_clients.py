@@ -1,7 +1,7 @@
-"""The MQTT clients of a cluster: one connection for each client id, on whichever node.
+"""The MQTT clients of a cluster: only one connection on all nodes has a client id.
 
-A connection claims its client id in PostgreSQL before it touches its session. The node that has an older connection
-ends it, and releases the client id once the exclusive queues of its session are deleted on all nodes.
+A connection claims its client id in PostgreSQL before it uses its session. The node with an older connection ends that,
+and releases the client id once the exclusive queues of its session are deleted on all nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ ASK_S: Final = 0.05  # between two claims of a client id held by an older connec
 
 
 class Claim(Awaited):
-    """A connection that needs its client id. Units: ``number`` is 0 until the id is claimed."""
+    """A connection that waits for its client id. Shapes: ``number`` identifies it on this node, 0 before the claim."""
 
     def __init__(self, clients: SharedClients, key: tuple[str, str], connection: Connection) -> None:
         super().__init__(clients.claim)
@@ -52,7 +52,6 @@ class SharedClients(MqttClients):
         self._tasks = Tasks(fail)
 
     def start(self) -> None:
-        """Start for a new epoch."""
         self._ended.clear()
         self._tasks.start(self._run())
 
@@ -89,14 +88,14 @@ class SharedClients(MqttClients):
         self._end(number)
 
     def claim(self, claim: Claim) -> None:
-        """Claim a client id, even while an older connection has it."""
+        """Claim a client id, which an older connection may still have."""
         self._last += 1
         claim.set_number(self._last)
         self._asking[self._last] = claim
         self._work.set()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Find the client ids that newer connections on other nodes need."""
+        """Check whether newer connections on other nodes need client ids of this one."""
         if hint.kind == LOOK or (hint.kind == CLIENTS and (self._held or self._ended)):
             self._work.set()
 
@@ -107,7 +106,7 @@ class SharedClients(MqttClients):
     async def _run(self) -> None:
         while True:
             await self._work.wait(ASK_S if self._asking else None)
-            asking = {claim.key: number for number, claim in reversed(self._asking.items())}  # the oldest of each key
+            asking = {claim.key: number for number, claim in reversed(self._asking.items())}  # the oldest claim of each
             if not (asking or self._ended or self._held):
                 continue
             ended, self._ended = self._ended, []
@@ -128,7 +127,7 @@ class SharedClients(MqttClients):
             if row["granted"]:
                 self._answer(row["number"])
             else:
-                self._give_way(row["number"])
+                self._end_older(row["number"])
 
     def _answer(self, number: int, refusal: str = "") -> None:
         claim = self._asking.pop(number)
@@ -137,8 +136,8 @@ class SharedClients(MqttClients):
         else:
             claim.answered(refusal)
 
-    def _give_way(self, number: int) -> None:
-        """End a connection that another one takes over."""
+    def _end_older(self, number: int) -> None:
+        """End a connection whose client id a newer one needs."""
         connection = self.get(self._held.get(number, ("", "")))
         if connection is not None:
             connection.fail(TakenOver())

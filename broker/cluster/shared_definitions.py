@@ -1,6 +1,6 @@
-"""The definitions of a cluster: one document in PostgreSQL, which every node follows.
+"""The definitions of a cluster: one document in PostgreSQL, which every node applies.
 
-A node that changes it waits until all members follow, so that an answered change is in force on every node.
+A node that changes it waits until all members have applied it, so an answered change is in force on every node.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.core.vhost import Vhost
 from broker.tasks import WakeUp
 
 LOOK_INTERVAL_S: Final = 1.0  # between checks for a change whose hint was lost
-WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each is twice as long
+WAIT_S: Final = 0.005  # the first pause while other nodes do not follow yet; each further pause is twice as long
 WAIT_MAX_S: Final = 0.1
 
 
@@ -36,26 +36,25 @@ class Follower(Protocol):
 
 
 async def _nothing() -> None:
-    """Do nothing, because no message is under way before the node follows."""
+    """Do nothing, because the node routes no message before it follows."""
 
 
 class SharedDefinitions:
-    """The DefinitionsStore of a node.
+    """The DefinitionsStore of a node. A stored change whose answer was lost is followed like another node's change.
 
-    A stored change whose answer was lost is followed like another node's change. Invariant: this node reports a version
-    after it has applied the definitions and `flushed` has returned: by then policies are applied to all queues, and
-    messages routed before are committed.
+    Invariant: this node reports a version after it has applied the definitions and `flushed` has returned. By then
+        policies are applied to all queues, and messages routed before are committed.
     """
 
     def __init__(self, database: Database, limits_changed: Callable[[str], Awaitable[None]]) -> None:
-        """`limits_changed` replaces the limits of a vhost; a start may change policies before the node follows."""
+        """`limits_changed` replaces the limits of a vhost's queues in PostgreSQL."""
         self._database = database
         self._limits_changed = limits_changed
         self.flushed: Callable[[], Awaitable[None]] = _nothing
         self._vhosts: set[str] = set()
-        self._rules: list[Any] = []  # the vhosts that may have policies
-        self._unlimited = (0, 0.0)  # a version whose limits are still to be replaced, and when that was seen first
-        self._dropped: dict[str, list[int]] = {}
+        self._rules: list[Any] = []  # the policies and operator policies
+        self._unlimited = (0, 0.0)  # a version whose limits must still be replaced, and when that was first seen
+        self._dropped: dict[str, list[int]] = {}  # the levels of deleted vhosts
         self._epoch = 0  # in which the definitions were read
         self._applied = 0
         self._reported = (0, 0)  # the epoch and the version
@@ -77,7 +76,7 @@ class SharedDefinitions:
         return rows[0]["version"], definitions
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
-        """Replace the definitions if no other node has done so.
+        """Replace the definitions unless another node has replaced version `expected`; return the new version or None.
 
         Raises: NotStored if nothing was changed; OutcomeUnknown; ValueError for a policy.
         """
@@ -109,7 +108,7 @@ class SharedDefinitions:
         self._dropped.setdefault(vhost.name, []).extend(levels)
 
     async def settled(self, version: int, swept: Collection[str] = ()) -> None:
-        """Return when every member follows a version; give the database the limits of the queues of `swept` vhosts."""
+        """Wait until every member follows a version; then store the limits of the queues of `swept` vhosts."""
         if not version:
             return
         self._applied, pause_s = version, WAIT_S
@@ -120,7 +119,7 @@ class SharedDefinitions:
                 pause_s = min(2 * pause_s, WAIT_MAX_S)
         except ClusterError as error:
             raise NotStored(f"it is not known whether all nodes follow the change: {error}") from error
-        self._look.set()  # what is to be forgotten can be forgotten now
+        self._look.set()  # deleted vhosts can be forgotten now
         if swept:
             try:
                 await self._replace_limits(swept)
@@ -128,7 +127,7 @@ class SharedDefinitions:
                 raise NotStored(f"it is not known whether the limits of queues hold: {error}") from error
 
     async def _replace_limits(self, vhosts: Iterable[str]) -> None:
-        """Store limits by the policies of the version that this node has reported. Raises: ClusterError."""
+        """Store the limits that result from the policies of the reported version. Raises: ClusterError."""
         version = self._reported[1]
         for vhost in vhosts:
             await self._limits_changed(vhost)
@@ -164,7 +163,7 @@ class SharedDefinitions:
         await self._finish_limits(rows[0]["version"] if rows[0]["unlimited"] else 0)
 
     async def _finish_limits(self, version: int) -> None:
-        """Replace limits that the writer of a version, which all nodes follow, has not replaced in time."""
+        """Replace the limits that the writer of a version has not replaced in time, once all nodes follow it."""
         now_s = asyncio.get_running_loop().time()
         if version != self._unlimited[0]:
             self._unlimited = version, now_s
@@ -196,7 +195,6 @@ class SharedDefinitions:
 
 
 def _rules_of(definitions: Mapping[str, Any]) -> list[Any]:
-    """Return the policies and operator policies."""
     operators = [row for row in definitions.get("parameters", ()) if row["component"] == OPERATOR_POLICY]
     return [*definitions.get("policies", ()), *operators]
 

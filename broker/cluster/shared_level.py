@@ -1,7 +1,7 @@
 """Shared levels: this node's part of the levels that several brokers share.
 
-The slot manager of a shared level holds only messages leased to this node. Each of its slots belongs to one slot of the
-database.
+The slot manager of a shared level has only the messages leased to this node. Each of its slots is a part of one slot of
+the database.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from broker.slots.slot import Slot, single
 from broker.slots.states import Tenure
 from broker.store.record import QUEUE_NUMBERS
 
-BRIEF_MS: Final = 1000  # how long a message with a time to live of 0 waits for consumers of another node
+BRIEF_MS: Final = 1000  # a message with a time to live of 0 waits this long for consumers of another node
 
 
 class SharedLevels:
-    """The shared levels of a node by number, the current batch, and the changed levels. Shapes: ``ahead`` is cleared
+    """The shared levels of a node by number, the current batch, and the touched levels. Shapes: ``ahead`` is cleared
     while accepted messages must not be delivered before their commit. Invariant: ``has_work`` is set while a check of
     the batch and the touched levels is scheduled.
     """
@@ -38,11 +38,11 @@ class SharedLevels:
         self._wake = wake
         self.ahead = True
         self.batch = GatheringBatch()
-        self.running: GatheringBatch | None = None  # the one whose call runs
+        self.running: GatheringBatch | None = None  # the batch whose call is running
         self.unsaved = UnsavedSettlements()
         self.by_number: dict[int, SharedLevel] = {}
         self.has_work = False
-        self.touched: dict[SharedLevel, None] = {}  # in their order
+        self.touched: dict[SharedLevel, None] = {}
 
     @contextmanager
     def not_ahead(self) -> Iterator[None]:
@@ -54,7 +54,7 @@ class SharedLevels:
             self.ahead = before
 
     def find(self, number: int) -> SharedLevel | None:
-        """Return a level by its number, creating it if another node was the first to use it."""
+        """Return a level by its number, creating it if its queue exists and another node was the first to use it."""
         level = self.by_number.get(number)
         if level is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
             lowest.queue.level_numbered(number)
@@ -68,7 +68,7 @@ class SharedLevels:
             self._wake()
 
     def touch(self, level: SharedLevel) -> None:
-        """Record that a level may have to ask for messages, or to return some."""
+        """Record that messages of a level may have to be leased or returned."""
         if level not in self.touched:
             self.touched[level] = None
             if not self.has_work:
@@ -90,7 +90,7 @@ class SharedLevels:
         return False
 
     def next_batch(self) -> GatheringBatch:
-        """Begin a new batch and return the collected one. The local slots of its messages are sealed."""
+        """Begin a new batch, and return the collected one, whose messages' local slots are sealed."""
         batch, self.batch = self.batch, GatheringBatch()
         self.running = batch
         for number in batch.shares:
@@ -109,37 +109,25 @@ class SharedLevels:
 class SharedLevel(Level):
     """One level of a queue that several brokers share.
 
-    Shapes: ``demand`` is this node's demand. ``lasting`` messages survive a restart of the database. ``elsewhere`` is
-        set while only a consumer of another node may have messages. ``damaged`` are leased but unreadable messages, by
-        the number of their slot. ``dated`` is set once a delayed message has arrived.
+    Shapes: ``lasting`` messages survive a crash of the database. ``elsewhere`` is set while only a consumer of another
+        node may get messages. ``damaged`` are leased but unreadable messages, by the number of their slot. ``dated`` is
+        set once a message that is delayed or expires has arrived.
     """
 
-    __slots__ = (
-        "_accepted",
-        "_counter",
-        "_indexes",
-        "_levels",
-        "_opening",
-        "_places",
-        "_shift",
-        "damaged",
-        "dated",
-        "demand",
-        "elsewhere",
-        "lasting",
-    )
+    __slots__ = ("_accepted", "_counter", "_indexes", "_levels", "_opening", "_places", "_shift", "damaged", "dated",
+                 "demand", "elsewhere", "lasting")  # fmt: skip
 
     def __init__(
         self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Any], levels: SharedLevels
     ) -> None:
         super().__init__(queue, level, number, ports)
         self.lasting = self.durable
-        self.durable = False  # its messages are in the database; this node's log has none of them
+        self.durable = False  # this node's log has none of the messages, which are in the database
         self.persists_all = False
         self._counter = number & QUEUE_NUMBERS if queue.strict else number - level
         self._levels = levels
         self._places: dict[int, SlotPlace] = {}  # by the first id of the local slot
-        self._opening: SharedSlot | None = None  # where the messages come from that are being appended
+        self._opening: SharedSlot | None = None  # the database slot of the messages that are being appended
         self._shift = 0
         self._accepted = 0
         self._indexes: list[int] | None = None
@@ -155,28 +143,28 @@ class SharedLevel(Level):
         return self._accepted
 
     def message_id(self, slot: Slot, index: int) -> int:
-        """Return the id of a message on all nodes, which is final once its call is answered."""
+        """Return the cluster-wide id of a message, which is final once its call is answered."""
         place = self._places.get(slot.first)
         if place is None:
             return 0
         return message_id(place.slot.number, place.indexes_of(slot, (index,))[0])
 
-    # -- messages come ------------------------------------------------------------------------------------------------
+    # -- arriving messages --------------------------------------------------------------------------------------------
 
     def accept(
         self, batch: GatheringBatch, messages: list[Message], first: int, size_bytes: int, due_ms: int, ahead: bool
     ) -> None:
         """Add messages, which are in the chunk of a batch from record `first` on, to the share of the level. HOT.
 
-        With `ahead`, those for which the node's own consumers have room are leased to it from the start and delivered
-        at once, if no other message of the level can precede them.
+        With `ahead`, messages for which consumers of this node have room are leased to it from the start and delivered
+        at once, unless older messages of the level may be free.
         """
         share = batch.share(self.number, self._counter)
         count = len(messages)
         self._accepted += count
         mine = 0
         if self.queue.rules.limited:
-            share.tell_sizes()  # PostgreSQL decides which messages it accepts
+            share.send_sizes()  # PostgreSQL decides which messages it accepts
         elif (
             ahead
             and self._levels.ahead
@@ -226,8 +214,8 @@ class SharedLevel(Level):
     ) -> None:
         """Add messages leased to this node, at least one.
 
-        Shapes: `messages` are those of the `indexes`, which ascend. `counts` are `Counts` by index, `seen` marks
-            the messages of the slot that may have been delivered before.
+        Shapes: `indexes` are those of the `messages` in the slot; they ascend. `counts` are `Counts` by index, `seen`
+            marks the messages of the slot that may have been delivered before.
         """
         if self.deleted:
             return
@@ -253,7 +241,6 @@ class SharedLevel(Level):
             queue.wake_worker()
 
     def set_elsewhere(self, elsewhere: bool) -> None:
-        """Set whether only a consumer of another node may have messages."""
         self.elsewhere = elsewhere
 
     def keep_damaged(self, number: int, bits: bitarray) -> None:
@@ -267,10 +254,10 @@ class SharedLevel(Level):
         ready = queue.ready
         return max(0, queue.consumers.room(wanted + ready) - ready)
 
-    # -- messages go --------------------------------------------------------------------------------------------------
+    # -- settling and returning messages ------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle delivered messages; the next call tells the database. HOT."""
+        """Settle delivered messages; the next call settles them in the database. HOT."""
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         self._mark(slot, indexes)
@@ -286,7 +273,7 @@ class SharedLevel(Level):
         self._ports.dead_letter(self.queue, message, reason)
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Requeue messages in their place; they go to another node if this one has no room for them."""
+        """Requeue messages in their place; they are returned to the database if this node has no room for them."""
         if self.deleted or slot.tenure is Tenure.DELETED:
             return
         if slot.first not in self._places:  # it is no longer leased to this node
@@ -296,12 +283,12 @@ class SharedLevel(Level):
         self._levels.touch(self)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages anywhere in the queue."""
+        """Settle ready messages without delivering them."""
         self._mark(slot, indexes)
         self.manager.lose(slot, indexes)
 
     def delete(self) -> None:
-        """Drop everything; the rows are swept once no node uses the queue."""
+        """Drop all messages here; the rows in the database are deleted once no node uses the queue."""
         super().delete()
         self._places.clear()
         self._levels.by_number.pop(self.number, None)
@@ -312,8 +299,8 @@ class SharedLevel(Level):
         self.queue = NO_QUEUE
 
     def surrender(self, count: int) -> list[Returned]:
-        """Release and return the last `count` ready messages. Messages that wait for the next call become free with it;
-        those in the running call stay, with those before them.
+        """Release the last `count` ready messages, and return those to be freed. Messages in the current batch become
+        free with its call; messages in the running call, and all before them, stay.
         """
         returned: list[Returned] = []
         for slot in reversed(list(self.manager.slots.values())):
@@ -346,7 +333,7 @@ class SharedLevel(Level):
         return returned
 
     def forget(self) -> None:
-        """Drop all leased messages, because the lease has ended and others have them now."""
+        """Drop all leased messages, because the epoch has ended and other nodes may lease them."""
         self._release_all()
         self._places.clear()
         self.damaged.clear()
@@ -355,7 +342,7 @@ class SharedLevel(Level):
     # -- the slots of the database ------------------------------------------------------------------------------------
 
     def held(self) -> dict[int, bitarray]:
-        """Return the unsettled messages that this node has, by the number of their slot."""
+        """Return the unsettled messages leased to this node, by the number of their slot."""
         found = {number: bits.copy() for number, bits in self.damaged.items()}
         for slot in self.manager.slots.values():
             place = self._places.get(slot.first)

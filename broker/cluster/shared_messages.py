@@ -1,7 +1,7 @@
 """The ready messages of a queue that several brokers share, as an operator sees them.
 
-Peeking leases nothing, so it disturbs no consumer. A move peeks too, and leases only the messages to move. Each message
-is added to its new queues and settled in the old one in one transaction.
+Peeking leases nothing, so consumers are not affected. A move peeks too, and leases only the messages to move. Each is
+added to its new queues and settled in the old one in one transaction.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from broker.tasks import uncancelled
 
 LOOK_MESSAGES: Final = 256  # at most in one peek
 LOOK_BYTES: Final = 4 << 20  # a peek ends with the slot that reaches this limit
-MOVE_COPIES: Final = 256  # copies for queues in one call; each takes a few microseconds on the loop
+MOVE_COPIES: Final = 256  # messages for new queues in one call; each takes a few microseconds on the loop
 
 
 class Seen(NamedTuple):
@@ -49,9 +49,9 @@ class Seen(NamedTuple):
 
 
 class SharedMessages(LocalMessages):
-    """The free messages of one queue, and those held by this node. A walk visits messages that were free when it began,
-    the highest priority first. Messages that a node holds for its consumers are skipped, as a standalone broker skips
-    unacked ones.
+    """The free messages of one queue, and the ready ones on this node. A walk visits messages that were free when it
+    began, the highest priority first. Messages leased to a node for its consumers are skipped, as a standalone broker
+    skips unacked ones.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SharedMessages(LocalMessages):
         self._epoch = 0
 
     async def peek(self, count: int) -> list[Peeked]:
-        """Return the next ready messages, by priority, beginning with those held by this node. Raises: BrokerError."""
+        """Return the next ready messages, by priority, beginning with those on this node. Raises: BrokerError."""
         async with _refusing():
             await self._begin()
             found: list[Peeked] = []
@@ -81,7 +81,7 @@ class SharedMessages(LocalMessages):
             return found
 
     async def move(self, move: Move) -> None:
-        """Perform the next part of a move. A cancelled caller still waits for the running call. Raises: BrokerError."""
+        """Perform the next part of a move, and complete it even if the caller is cancelled. Raises: BrokerError."""
         await uncancelled(self._move(move))
 
     # -- the walk -----------------------------------------------------------------------------------------------------
@@ -96,7 +96,7 @@ class SharedMessages(LocalMessages):
         self._epoch = self._database.epoch
 
     async def _look(self, messages_max: int) -> list[Seen]:
-        """Return the next messages of the first level; an empty result means that the level has no more."""
+        """Return the next messages of the first level; none if it has no more, and the next level is the first one."""
         assert self._last is not None
         while self._levels and messages_max > 0 and not self.queue.deleted:
             level, (number, index) = self._levels[0], self._next
@@ -111,14 +111,14 @@ class SharedMessages(LocalMessages):
                 seen += self._load(row, chunks)
             if seen:
                 return seen
-            self._next = ((rows[-1].number or 0) + 1, 0)  # all of it was settled since, or is unreadable
+            self._next = ((rows[-1].number or 0) + 1, 0)  # the chunks are unreadable
         if self._levels and messages_max > 0:
             self._levels.pop(0)
             self._next = (0, 0)
         return []
 
     def _load(self, row: LeasedRow, chunks: dict[int, Chunk | DamagedChunk]) -> list[Seen]:
-        """Return the messages of a row; none if they are unreadable, which a node with consumers reports."""
+        """Return the messages of a row; none if its chunk is unreadable, which a node with consumers logs."""
         try:
             return [Seen(row, index, message) for index, message in self._loader.load_row(row, chunks)]
         except DamagedChunk:
@@ -176,7 +176,7 @@ class SharedMessages(LocalMessages):
             for number, still_free in await self._database.acting("lease", "hold", level.number, list(wanted), bits):
                 rows[number].hold(still_free)
             self._check_epoch()
-            held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have the others
+            held = [one for one in chosen if one.row.bits[one.bit]]  # the others were leased for consumers meanwhile
             placed = _Placed(self.vhost, self._data.levels, level)
             try:
                 for one in held:
@@ -195,7 +195,7 @@ class SharedMessages(LocalMessages):
             raise Fenced("the epoch in which the command began has ended")
 
     def _give_back(self, level: SharedLevel, left: Sequence[Seen]) -> None:
-        """Return the messages that were not moved, which are free again."""
+        """Free the messages that were not moved."""
         returned: dict[int, Returned] = {}
         for one in left:
             number, bit = one.place
@@ -206,10 +206,10 @@ class SharedMessages(LocalMessages):
 
 
 class _Placed:
-    """Messages of a move that were added to their new queues, each in a transaction with its settlement in the old one.
-    It is the Refusable of these transactions: PostgreSQL accepts each completely, or refuses it because a queue is
-    full; then its settlement is returned. Shapes: ``numbers`` are the numbers of the transactions, by the place of
-    their message.
+    """The messages of a move, each in a transaction that adds it to its new queues and settles it in the old one. This
+    is the Refusable of these transactions: PostgreSQL accepts each completely, or refuses it because a queue is full;
+    then the message is free again. Shapes: ``numbers`` are the numbers of the transactions, by the place of their
+    message.
     """
 
     def __init__(self, vhost: Vhost, levels: SharedLevels, source: SharedLevel) -> None:
@@ -224,7 +224,7 @@ class _Placed:
         self.waiting = False
 
     def place(self, seen: Seen, placement: Placement | None) -> None:
-        """Add a message to its new queues, and settle it in the old one. Nothing else runs meanwhile."""
+        """Add a message to its new queues, and settle it in the old one."""
         outcome = None
         if placement is not None:
             number, bit = seen.place
@@ -250,7 +250,7 @@ class _Placed:
         return Outcome.REFUSED if refused else self._outcomes[seen.place]
 
     def confirm(self, _upto: int) -> None:
-        """Do nothing, because nothing waits."""
+        """Do nothing, because `SharedMessages` waits for the commit."""
 
     def refuse(self, number: int) -> None:
         """Record that a full queue refused a message, whose transaction had no effect."""
@@ -260,14 +260,12 @@ class _Placed:
 def _peeked(level: SharedLevel, seen: Seen) -> Peeked:
     row, index, message = seen
     redelivered = (row.seen is not None and bool(row.seen[index])) or str(index) in (row.counts or {})
-    envelope = message.envelope
-    known = message_id(*seen.place)
-    return Peeked(known, level.priority, envelope.exchange, envelope.key, message.header, message.body, redelivered)
+    return Peeked.of(message, message_id(*seen.place), level.priority, redelivered=redelivered)
 
 
 @asynccontextmanager
 async def _refusing() -> AsyncIterator[None]:
-    """Turn errors of the database into the refusal of a command."""
+    """Raise errors of the database as BrokerError, the refusal of a command."""
     try:
         yield
     except Fenced as error:

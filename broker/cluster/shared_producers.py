@@ -1,4 +1,4 @@
-"""Numbered producers of a cluster: one node at a time has a producer with its numbers, and releases it on request.
+"""Numbered producers of a cluster: one node at a time has claimed a producer, and releases it on request.
 
 The numbers that a producer uses are committed with its messages. The next node reads them when it claims the producer.
 """
@@ -58,12 +58,11 @@ class SharedProducers(Producers):
             producer.sequences.add_range(first, last + 1, now_ms)
 
     def release(self, producer: Producer) -> None:
-        """Remove a producer that another node needs; the next publish for it here claims it again."""
+        """Remove a producer that another node needs; its next publish here claims it again."""
         producer.forget()
         self._by_name.pop(producer.name, None)
 
     def named(self) -> list[Producer]:
-        """Return the producers that this node has."""
         return list(self._by_name.values())
 
 
@@ -79,7 +78,7 @@ class ProducerClaims:
         self.vhosts: dict[str, SharedProducers] = {}
 
     def claim(self, claim: Claim) -> None:
-        """Claim a producer, and answer once this node has it, or with PostgreSQL's reason for a refusal."""
+        """Claim a producer, and answer once this node has it, or with the reason if PostgreSQL refuses."""
         key = producer_key(claim.producers.vhost_name, claim.name)
         if key in self._waiting:
             self._waiting[key].append(claim)
@@ -88,7 +87,7 @@ class ProducerClaims:
         self._tasks.start(self._claim(key, claim))
 
     def handle_hint(self, hint: Hint) -> None:
-        """Release the producers that another node asks for."""
+        """Release the producers that another node needs."""
         if hint.kind != PRODUCERS:
             return
         for vhost, producers in self.vhosts.items():
@@ -106,7 +105,7 @@ class ProducerClaims:
                     producers.release(producer)
 
     async def stop(self) -> None:
-        """Forget everything: the epoch has ended, or the node leaves."""
+        """Release all producers, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
         self._waiting.clear()
         for producers in self.vhosts.values():
@@ -153,5 +152,5 @@ def producer_key(vhost: str, name: str) -> str:
 
 
 def mark_of(key: str) -> int:
-    """Return the number by which hints identify a producer; it may not be unique."""
+    """Return the checksum by which hints identify a producer; other producers may have the same one."""
     return zlib.crc32(key.encode())

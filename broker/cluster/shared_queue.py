@@ -1,6 +1,6 @@
 """Queues that several brokers share.
 
-Each node has a queue object with the messages leased to it and its own consumers. Facts about the whole queue that a
+Each node has a queue object with its own consumers and the messages leased to it. Facts about the whole queue that a
 client requests, such as its counts, are read from PostgreSQL before the method runs.
 """
 
@@ -33,16 +33,16 @@ from broker.core.session.client import SessionClient
 
 HOLDING_KEYS: Final = ("delayed-retry-type", "hold-until-header")
 NO_HOLDING: Final = "is not available in a cluster: its queues hold no messages until they are due"
-FRESH_MS: Final = 1000  # how long a method looked ahead at may use the answer obtained for it
+FRESH_MS: Final = 1000  # how long an answer that was requested ahead of its method is valid
 
 Ask: TypeAlias = "Callable[[Callable[..., None]], None]"
 
 
 class Asked(Postponed):
-    """A question about a queue that PostgreSQL answers."""
+    """A method that is postponed until PostgreSQL has answered its question about a queue."""
 
     def __init__(self, queue: SharedQueue, verb: str, session: object, ask: Ask, answer: Any = None) -> None:
-        """`ask` sends the question, and calls back with the answer; one may already be known."""
+        """`ask` sends the question, and calls back with the answer."""
         super().__init__()
         self.queue = queue
         self.verb = verb
@@ -52,13 +52,13 @@ class Asked(Postponed):
         self._along: list[Asked] = []
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Ask for this method, and for the methods that follow."""
+        """Send the questions of this method, and of those added by `combine_with`."""
         for other in self._along:
             other.begin(lambda: None)
         self._ask(partial(self._answered, then))
 
     def combine_with(self, other: Postponed) -> bool:
-        """Ask for the counts of another queue together with those of this one."""
+        """Add the question of a declaration that follows this one."""
         if not isinstance(other, Asked) or self.verb != "declare" or other.verb != "declare":
             return False
         self._along.append(other)
@@ -72,18 +72,14 @@ class Asked(Postponed):
             return
         if not isinstance(self._session, SessionClient):  # a command
             self.queue.note_answer(self)
-        elif self not in self._session.postponed:  # one of the next methods
+        elif self not in self._session.postponed:  # a method added by `combine_with`
             self.queue.note_answer(self, FRESH_MS)
         then()
 
 
 @dataclass(frozen=True, slots=True)
 class QueueParts:
-    """The parts of a node that its queues use.
-
-    ``data`` moves messages, ``inquiries`` answers questions about whole queues, ``consumers`` is the registry of
-    consumers, ``unused`` has the last uses of queues that expire.
-    """
+    """The parts of a node that its queues use; ``unused`` reports the uses of queues that expire when unused."""
 
     data: DataPath
     inquiries: QueueInquiries
@@ -113,20 +109,22 @@ class SharedQueue(Queue):
         self._noted: Asked | None = None
         self._noted_until_ms = math.inf
         super().__init__(declaration, ports)
-        self.timed = True  # a message that is leased may expire
+        self.timed = True  # a leased message may expire
 
     def _set_rules(self, rules: QueueRules) -> None:
-        """Set the rules, except those for held messages, which no policy or declare may request."""
+        """Set the rules, except those about holding messages, which policies and arguments may not request."""
         super()._set_rules(replace(rules, retry=None, due_headers=()))
 
-    # -- what a method asks first -------------------------------------------------------------------------------------
+    # -- questions of methods -----------------------------------------------------------------------------------------
 
     def prepare_for(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
-        """Request the data that a method needs. Raises: Postponed until it is here; ChannelError 403 for a consumer."""
+        """Check that the data that a method needs has been read. Raises: Postponed until then; ChannelError 403 if a
+        consumer is refused.
+        """
         asked = self._find_answer(verb, session)
         match verb:
             case "get":
-                # The message with the highest priority may be free. Messages returned to a full queue exceed the limit.
+                # The message with the highest priority may be free. Messages requeued into a full queue exceed a limit.
                 returned = self.rules.limited and not self.consumers
                 ranks = self.strict or self.prioritized
                 if asked is None and not self.paused and (not self.ready or ranks or returned):
@@ -146,7 +144,7 @@ class SharedQueue(Queue):
                 self._counted = asked.answer
 
     def _find_answer(self, verb: str, session: object) -> Asked | None:
-        """Return the answer for the running method or command, if it is here."""
+        """Return the answer for the running method or command, None if it must be requested."""
         for postponed in session.postponed if isinstance(session, SessionClient) else ():
             if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
                 return postponed
@@ -156,12 +154,12 @@ class SharedQueue(Queue):
         return asked
 
     def note_answer(self, asked: Asked, fresh_ms: float = math.inf) -> None:
-        """Store an answer for a command, which runs again, or for a method that follows soon."""
+        """Keep an answer for a command, which runs again, or for a method that follows soon."""
         self._noted = asked
         self._noted_until_ms = self._ports.clock.now_ms + fresh_ms
 
     def note_made(self) -> None:
-        """Record that this node has just created the queue, so that its declaration need not ask for counts."""
+        """Record that this node has just created the queue, so that its declaration does not ask for counts."""
         count = partial(self._parts.inquiries.count, self)
         self.note_answer(Asked(self, "declare", None, count, (0, 0, 0)), FRESH_MS)
 
@@ -191,7 +189,7 @@ class SharedQueue(Queue):
         return super().held() if self._counted is None else self._counted[2]
 
     def remaining(self) -> int:
-        """Return the number of ready messages on all nodes, as of the last fetch of one and of the heartbeats."""
+        """Return the number of ready messages on all nodes, as of the last fetch and the last heartbeats."""
         elsewhere = self._parts.inquiries.elsewhere
         shared = [level for level in self.levels if isinstance(level, SharedLevel)]
         return self.ready + sum([level.demand.remaining + elsewhere.get(level.number, 0) for level in shared])
@@ -209,7 +207,7 @@ class SharedQueue(Queue):
         self._parts.data.touch(self)
 
     def remove_consumer(self, consumer: RingMember) -> None:
-        """Remove a consumer; after the last one the messages go to other nodes."""
+        """Remove a consumer; with the last one, the messages leased to this node are returned."""
         super().remove_consumer(consumer)
         self._parts.data.touch(self)
         self._parts.consumers.left(self)
@@ -220,19 +218,19 @@ class SharedQueue(Queue):
         self._parts.data.touch(self)
 
     def resume(self) -> None:
-        """Deliver again, and ask for messages."""
+        """Continue to deliver, and ask for messages."""
         super().resume()
         self._parts.data.touch(self)
 
     def delete(self) -> int:
-        """Drop this node's part of the queue, and return the number of ready messages."""
+        """Drop this node's part of the queue, and return the number of its ready messages."""
         count = super().delete()
         self._parts.consumers.left(self)
         self._parts.unused.forget(self.number)
         return count
 
     def _drop_references(self) -> None:
-        """Clear the references that lead back to the queue; its levels stay, because running calls may ask for them."""
+        """Clear references to the queue; its levels stay, because running calls may need them."""
         for level in self.levels:
             if isinstance(level, SharedLevel):
                 level.disown()
@@ -240,12 +238,12 @@ class SharedQueue(Queue):
         self._noted = None
 
     def abandoned(self) -> None:
-        """Delete an auto-delete queue, because the last consumer of all nodes has left, which was one of this node."""
+        """Delete an auto-delete queue, because its last consumer on all nodes has been removed."""
         if self.auto_delete and not self.deleted:
             self._ports.unused(self)
 
     def wake(self) -> None:
-        """Schedule the queue for delivery, or ask for messages that may be free: consumers may have room."""
+        """Schedule the queue for delivery, or ask for free messages, because consumers may have room."""
         if self.ready:
             super().wake()
         elif self.consumers:
@@ -254,7 +252,7 @@ class SharedQueue(Queue):
     # -- rules --------------------------------------------------------------------------------------------------------
 
     def used(self) -> None:
-        """Postpone the expiry of an unused queue, on all nodes."""
+        """Record a use of the queue, which postpones its expiry on all nodes."""
         super().used()
         if self.rules.expires_ms is not None and not self.deleted:
             self._parts.unused.note(self.number)
@@ -265,7 +263,7 @@ class SharedQueue(Queue):
             self._parts.unused.ask(self.number, expires_ms, self.expire)
 
     def expire(self, left_ms: int) -> None:
-        """Delete the queue if no node has used it for its time, or check again after the rest of the time."""
+        """Delete the queue if no node has used it for its expiry time, or check again after `left_ms`."""
         if self.deleted or self.consumers or self.rules.expires_ms is None:
             return
         if left_ms:
@@ -282,16 +280,16 @@ class SharedQueue(Queue):
         return True
 
     def accepted(self, message: Message) -> None:
-        """Drop expired messages at the head of this node's messages."""
+        """Drop expired messages at the head of this node's part of the queue."""
         self.check_expiry()
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return the moment at which a message expires; a time to live of 0 still leaves time to reach a consumer."""
+        """Return when a message expires; with a time to live of 0, it has BRIEF_MS to reach a consumer."""
         at_ms = super().expires_ms(message)
         return at_ms + BRIEF_MS if at_ms == message.timestamp_ms else at_ms
 
     def due_ms(self, message: Message) -> int | None:
-        """Return when the keeper has to check a message, None if it need not."""
+        """Return when the keeper must check a message, None for never."""
         return self.expires_ms(message)
 
     def enforce(self) -> None:
@@ -326,7 +324,7 @@ class SharedHoldingQueue(SharedQueue):
 
 
 def refuse_policies(policies: Iterable[Mapping[str, Any]]) -> None:
-    """Refuse policies by which queues would hold messages. Shapes: as in the definitions. Raises: ValueError."""
+    """Refuse policies that make queues hold messages. Shapes: as in the definitions. Raises: ValueError."""
     for row in policies:
         definition = row.get("value", row).get("definition") or {}
         for key in HOLDING_KEYS:

@@ -1,7 +1,7 @@
-"""The retained messages that all nodes share: rows in PostgreSQL, and an index over their keys on each node.
+"""The retained messages that all nodes share: rows in PostgreSQL, and an index of their keys on each node.
 
 A message is retained before it is published, so that its PUBACK follows both. A node updates its index before it
-searches for the messages of a new subscription; the messages themselves are read from PostgreSQL.
+searches it for a new subscription; the messages themselves are read from PostgreSQL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.tasks import Tasks
 
 ROWS_MAX: Final = 5000  # keys that one statement returns
 BATCH_MAX: Final = 256  # messages that one statement retains
-BATCH_BYTES: Final = 1 << 20  # ... unless the first is larger
+BATCH_BYTES: Final = 1 << 20  # the size of their bodies, unless the first one is larger
 ABSENT_MAX_MS: Final = 1_800_000  # half as long as deleted keys are kept
 
 
@@ -38,10 +38,9 @@ class Retaining(Awaited):
         self.key = key
         self.header = header
         self.body = body
-        self.counts: tuple[int, int] | None = None  # messages and bytes, if there is no room for it
+        self.counts: tuple[int, int] | None = None  # the retained messages and bytes, if there is no room for it
 
     def set_counts(self, counts: tuple[int, int] | None) -> None:
-        """Set how many messages and bytes are retained, if there is no room for another; None once it is committed."""
         self.counts = counts
 
 
@@ -50,7 +49,7 @@ class Reading(Awaited):
 
 
 class SharedRetained(RetainedMessages):
-    """The retained messages of one vhost. Expired ones stay among the keys until another message is retained."""
+    """The retained messages of one vhost. The keys of expired ones stay until another message is retained."""
 
     def __init__(
         self,
@@ -66,7 +65,7 @@ class SharedRetained(RetainedMessages):
         self._name = vhost.name.encode()
         self._keys: set[str] = set()
         self._newest = (0, b"")  # the newest version and key
-        self._epoch = 0  # in which they were read
+        self._epoch = 0  # in which the keys were read
         self._read_ms = 0
         self._writing: list[Retaining] = []
         self._writes = False
@@ -76,7 +75,7 @@ class SharedRetained(RetainedMessages):
 
     @property
     def by_header(self) -> bool:
-        """False, because only MQTT clients wait until PostgreSQL has a message."""
+        """False, because only publishes of MQTT clients are postponed until their message is retained."""
         return False
 
     def __len__(self) -> int:
@@ -86,7 +85,7 @@ class SharedRetained(RetainedMessages):
         """Do nothing, because the first look-up builds the index."""
         done()
 
-    # -- what is kept -------------------------------------------------------------------------------------------------
+    # -- retaining ----------------------------------------------------------------------------------------------------
 
     def prepare_retain(self, session: SessionClient | None, key: str, header: bytes, body: bytes) -> None:
         """Retain a message that the client may publish.
@@ -149,7 +148,7 @@ class SharedRetained(RetainedMessages):
         return batch
 
     async def _retain(self, batch: Sequence[Retaining]) -> dict[int, tuple[int, int]]:
-        """Retain messages; return what is retained (messages, bytes) for each one without room, by its place from 1."""
+        """Retain messages; for each without room, return the retained messages and bytes, by its place from 1."""
         now_ms = self.vhost.ports.clock.now_ms
         left_ms = [facts_of(one.header).expiration_ms for one in batch]
         arguments = (
@@ -173,7 +172,7 @@ class SharedRetained(RetainedMessages):
             raise Reading(self.catch_up)
 
     def catch_up(self, reading: Reading) -> None:
-        """Update the index with everything that is committed by now, and answer the look-up."""
+        """Update the index with all changes committed by now, and answer the look-up."""
         self._waiting.append(reading)
         if not self._reading:
             self._reading = True

@@ -1,4 +1,4 @@
-"""Slots of the database as a node sees them: the places of its messages, and of those that it returned or settled."""
+"""Slots of the database as a node sees them: which of their messages it has leased, returned or settled."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from bitarray import bitarray
 
 from broker.slots.slot import Slot
 
-INDEX_BITS: Final = 20  # browsers handle integers of 53 bits
+INDEX_BITS: Final = 20  # of an id; the number has at most 33, because JavaScript's integers have 53
 NEVER: Final = (0, 0)
 KEPT_S: Final = 2.0  # PostgreSQL writes an asynchronous commit within three times wal_writer_delay, 0.6 s by default
 
@@ -18,8 +18,8 @@ Counts = tuple[int, int]
 
 
 class SharedSlot:
-    """A slot of the database with messages of this node. Shapes: ``number`` is 0 until the call with the slot is
-    answered. ``delivered`` is set if its messages may have been delivered; a move settles undelivered ones.
+    """A slot of the database with messages leased to this node. Shapes: ``number`` is 0 until the call that creates the
+    slot is answered. ``delivered`` is set unless a move has leased the messages.
     """
 
     __slots__ = ("count", "delivered", "level", "number")
@@ -36,7 +36,7 @@ class SharedSlot:
         return self.level, self.number
 
     def grow(self, count: int) -> None:
-        """Add messages to a slot whose call is not yet under way."""
+        """Add messages to a slot of the current batch."""
         self.count += count
 
     def numbered(self, number: int) -> None:
@@ -44,7 +44,7 @@ class SharedSlot:
 
 
 class SlotPlace:
-    """Which messages of a shared slot a local slot has.
+    """The messages of a shared slot that are in a local slot.
 
     Shapes: the message with the local id ``n`` has the index ``n + shift``; if ``indexes`` is not None, the message at
         place ``n`` of the local slot has the index ``indexes[n]``.
@@ -58,7 +58,7 @@ class SlotPlace:
         self.indexes = indexes
 
     def indexes_of(self, slot: Slot, local: Sequence[int]) -> list[int]:
-        """Return the indexes in the shared slot of messages of the local one."""
+        """Return the indexes in the shared slot of messages in the local slot."""
         known = self.indexes
         if known is not None:
             return [known[index] for index in local]
@@ -67,7 +67,7 @@ class SlotPlace:
 
 
 def message_id(number: int, index: int) -> int:
-    """Return the id for operators of the message at an index of a shared slot."""
+    """Return the id that operators see of a message in a shared slot."""
     return (number << INDEX_BITS) + index
 
 
@@ -81,13 +81,13 @@ class Returned:
         self.counts: dict[int, Counts] = {}
 
     def add(self, bits: bitarray, *, seen: bool) -> None:
-        """Add messages, of which either all or none may have been delivered."""
+        """Add messages; all of them may have been delivered if `seen`, otherwise none."""
         self.bits[: len(bits)] |= bits
         if seen:
             self.seen[: len(bits)] |= bits
 
     def retain_only(self, bits: bitarray | None) -> None:
-        """Leave out all messages except these; None means none."""
+        """Omit messages that are not in `bits`; None omits all."""
         if bits is None:
             self.bits.setall(0)
         else:
@@ -105,7 +105,7 @@ class UnsavedSettlements:
     def __init__(self) -> None:
         self._older: list[Settlement] = []
         self._newer: list[Settlement] = []
-        self._since_s = 0.0  # when the newer ones began
+        self._since_s = 0.0  # when the first of the newer ones was added
 
     def __iter__(self) -> Iterator[Settlement]:
         yield from self._older
@@ -118,6 +118,6 @@ class UnsavedSettlements:
         self._newer += settlements
 
     def clear(self) -> None:
-        """Discard all, because they are on disk, or the epoch of this node has ended."""
+        """Discard all settlements, because they are on disk, or the epoch of this node has ended."""
         self._older.clear()
         self._newer.clear()

@@ -23,7 +23,7 @@ class SharedStore(MessageStore):
     refuses_later: bool = True
 
     def __init__(self, levels: SharedLevels, producer_of: Callable[[int], str]) -> None:
-        """`producer_of` returns the name of a producer by its mark, with its vhost."""
+        """`producer_of` returns the key of a producer in the database by its mark."""
         super().__init__()
         self._levels = levels
         self._producer_of = producer_of
@@ -35,12 +35,12 @@ class SharedStore(MessageStore):
 
     @property
     def unwritten_bytes(self) -> int:
-        """The number of bytes not yet taken by a call of the database."""
+        """The number of bytes that no call includes yet."""
         return self._levels.batch.size_bytes
 
     @property
     def needs_sync(self) -> bool:
-        """Whether accepted work still waits for a commit before it can be confirmed."""
+        """True, because accepted work is confirmed only after a commit."""
         return True
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -57,8 +57,7 @@ class SharedStore(MessageStore):
     ) -> None:
         """Add messages to the batch, once each, and to the shares of their levels. HOT.
 
-        Cost: one append per message, whatever its fan-out; shares are looked up and workers woken once per level and
-            run.
+        Cost: one append per message, whatever its fan-out; one look-up of a share, and one wake-up, per level and run.
         """
         batch = self._levels.batch
         persistent = messages[0].facts.persistent
@@ -90,14 +89,14 @@ class SharedStore(MessageStore):
             batch.use(producer, sequence, first)
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Record the publisher that repeated a message whose number is in a batch not yet committed."""
+        """Record a publish that repeats a number in a batch not yet committed."""
         producer = self._producer_of(mark)
         for batch in (self._levels.batch, self._levels.running):
             if batch is not None:
                 batch.use_again(producer, sequence, (confirms, confirms.published))
 
     def _read_numbers(self, number: bytes) -> tuple[Sequence[tuple[str, int]], int]:
-        """Return the numbers of producers, and the moment at which the message is due, 0 for now."""
+        """Return the keys and numbers of producers, and when the message is due, 0 for now."""
         numbers: list[tuple[str, int]] = []
         due_ms = 0
         for at in range(0, len(number), TARGET_BYTES):

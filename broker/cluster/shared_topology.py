@@ -37,22 +37,22 @@ from broker.event_log import get_logger
 _log = get_logger()
 
 DELAYED: Final = "x-delayed-message"
-LEVEL_NUMBERS: Final = 1024  # in one range, as sql/topology.sql has it
+LEVEL_NUMBERS: Final = 1024  # in one range, the increment of the sequence in sql/topology.sql
 CALLS_S: Final = 0.005  # between checks for the end of earlier calls
-QUEUES_AT_ONCE: Final = 100  # whose limits are found in one step of the loop
+QUEUES_AT_ONCE: Final = 100  # queues whose limits are computed in one step of the loop
 Limits = dict[str, Any]  # the arguments of set_level by name
 
 
 class SharedTopology:
-    """Apply the changes of the topology log to the live vhosts, and complete those that this node proposes. Invariant:
+    """Apply the changes of the topology log to the open vhosts, and complete those that this node proposes. Invariant:
     the changes of a vhost that is not open here are kept, and applied when it is opened. ``is_applying`` is set while a
-    change is applied: its consequences happen on every node, and are not proposed.
+    change is applied: its consequences are not proposed, because they happen on every node.
     """
 
     def __init__(
         self, database: Database, *, flushed: Callable[[], Awaitable[None]], fail: Callable[[BaseException], None]
     ) -> None:
-        """Take the arguments of the TopologyLog."""
+        """`flushed` and `fail` are those of `TopologyLog`."""
         self._database = database
         self.log = TopologyLog(database, self, flushed=flushed, fail=fail)
         self.is_applying = False
@@ -73,11 +73,11 @@ class SharedTopology:
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
     def opened(self, vhost: Vhost) -> None:
-        """Apply the log's changes to a new vhost, and keep it current from now on."""
+        """Apply the log's changes to a new vhost, now and in future."""
         self._vhosts[vhost.name] = vhost
         for changes in self._unopened.pop(vhost.name, ()):
             self._apply_to(vhost, changes)
-        self._dropped.clear()  # the nodes that appended the changes sweep these levels
+        self._dropped.clear()  # the nodes that appended the changes drop these levels
 
     def closed(self, name: str) -> Vhost | None:
         """Stop applying changes to a vhost, because it is being deleted, and return it."""
@@ -103,7 +103,7 @@ class SharedTopology:
             asyncio.get_running_loop().call_soon(refused, f"vhost '{changes[0].vhost}' was deleted")
 
     def named(self, vhost: str, change: Change, *, durable: bool, owner: Any) -> TopologyChange:
-        """Return a change of a vhost in the form of the log, with its owner and the limit that applies here."""
+        """Return a change of a vhost in the form of the log, with the owner's name and the limit that applies here."""
         named = change_of(change, vhost=vhost, durable=durable)
         if isinstance(named, QueueDeclared) and vhost in self._vhosts and named.name in self._vhosts[vhost].queues:
             return QueueChanged(vhost=vhost, name=named.name, number=named.number, arguments=named.arguments)
@@ -113,7 +113,7 @@ class SharedTopology:
         return named
 
     async def prepare(self, changes: Sequence[TopologyChange]) -> Extra:
-        """Assign numbers to new queues. Raises: Unreachable."""
+        """Assign numbers to new queues, and return the levels and limits for PostgreSQL. Raises: Unreachable."""
         dropped: list[int] = []
         limits: list[Limits] = []
         for change in changes:
@@ -135,7 +135,7 @@ class SharedTopology:
         return Extra(dropped, limits)
 
     async def replace_limits(self, name: str) -> None:
-        """Store the limits of all queues of a vhost in PostgreSQL; called once every node has applied its policies.
+        """Store the limits of all queues of a vhost in PostgreSQL, once every node has applied its policies.
 
         Raises: Unreachable; Fenced.
         """
@@ -147,12 +147,12 @@ class SharedTopology:
             if number % QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if not queue.is_internal:
-                vhost.sweep.update(queue)  # no sweep runs during a start
+                vhost.sweep.update(queue)  # during a start no sweep applies policies
                 limits += _limits(name, queue.numbers, queue.rules)
         await replace_limits(self._database, name, limits)
 
     async def _take_numbers(self, count: int) -> int:
-        """Return the first of some consecutive level numbers. Raises: Unreachable."""
+        """Reserve `count` consecutive level numbers, and return the first. Raises: Unreachable."""
         if len(self._numbers) < count:
             (row,) = await self._database.function("listen", "nextval", "level_number")
             self._numbers = range(row[0], row[0] + LEVEL_NUMBERS)
@@ -163,7 +163,7 @@ class SharedTopology:
     # -- applying -----------------------------------------------------------------------------------------------------
 
     def apply(self, changes: list[TopologyChange]) -> None:
-        """Apply the next changes to their vhost, if it is open here, up to the first without effect."""
+        """Apply changes to their vhost, up to the first without effect; keep them if the vhost is not open here."""
         name = changes[0].vhost
         vhost = self._vhosts.get(name)
         if vhost is not None:
@@ -182,7 +182,7 @@ class SharedTopology:
                 had_effect = change.apply(vhost, self._find_owner)
             finally:
                 self.is_applying = False
-            if not had_effect:  # nothing uses the numbers of these queues
+            if not had_effect:  # the numbers of these queues stay unused
                 self._dropped += [level for left_out in changes[place:] for level in left_out.level_numbers]
                 break
             if isinstance(change, QueueDeclared) and change.owner and self._owners.has_ended(change.owner, epoch):
@@ -206,7 +206,7 @@ class SharedTopology:
         self._dropped += self._levels(self._vhosts[vhost], name)
 
     def _levels(self, vhost: Vhost, name: str, number: int | None = None) -> Sequence[int]:
-        """Return the numbers of a queue's levels, if it is the queue with this number."""
+        """Return the numbers of a queue's levels; none if the queue has another number than `number`."""
         queue = vhost.queues.get(name)
         if queue is None or number not in (None, queue.number):
             return []
@@ -236,7 +236,7 @@ class SharedTopology:
     # -- snapshots ----------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Iterable[list[TopologyChange]]:
-        """Return an iterator of the changes that create the whole topology; a thread may iterate it."""
+        """Return an iterator of the changes that create the whole topology; another thread may iterate it."""
         live = [self._all_changes(vhost) for vhost in self._vhosts.values()]
         kept = [changes for unopened in self._unopened.values() for changes in unopened]
         return chain(kept, ([change] for changes in live for change in changes))
@@ -261,7 +261,7 @@ class SharedTopology:
             return
         members = set(await alive())  # read after the owners: a node that joined later owns none of these queues
         if min(members, default=0) != self._database.epoch:
-            return  # the oldest member does it
+            return  # the oldest member deletes them
         for vhost, owner in found:
             if owner.epoch not in members:
                 _log.info("exclusive_queues.deleted", vhost=vhost.name, node=owner.node, epoch=owner.epoch)
@@ -282,7 +282,7 @@ class SharedTopology:
 
 
 class Proposed(Postponed):
-    """A change that every node has to apply before the method runs again."""
+    """A method that is postponed until every node has applied its change."""
 
     def __init__(self, topology: SharedTopology, change: TopologyChange) -> None:
         super().__init__()
@@ -296,7 +296,7 @@ class Proposed(Postponed):
             if len(self._changes) == 1:
                 self.refusal = reason
                 then()
-            else:  # another change may have postponed it; that one is proposed by its own method
+            else:  # another change may be the reason; the methods of the others propose them again
                 del self._changes[1:]
                 self.begin(then)
 
@@ -329,21 +329,21 @@ class SharedJournal(Journal):
             raise Proposed(self._topology, self._topology.named(self._vhost, change, durable=durable, owner=owner))
 
     def retire(self, change: Change, *, durable: bool) -> bool:
-        """Propose to delete a queue unless it has consumers elsewhere; it stays until the change is applied."""
+        """Propose to delete a queue unless it has consumers on any node; it stays until the change is applied."""
         named = self._topology.named(self._vhost, change, durable=durable, owner=None)
         self._topology.propose([named], lambda: None, unused=change["number"])
         return False
 
 
 async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits]) -> None:
-    """Replace the limits of all queues of a vhost, and recount their messages. Raises: Unreachable; Fenced. A running
-    call does not count the messages that it adds, so they are recounted once such calls have ended.
+    """Replace the limits of all queues of a vhost, and recount their messages. Calls that are running do not count the
+    messages that they add, so the recount waits for their end. Raises: Unreachable; Fenced.
     """
     await database.acting("upkeep", "replace_limits", as_text(vhost), limits)
     if not limits:
         return
     newest = (await database.function("upkeep", "newest_call"))[0][0]
-    while (await database.function("upkeep", "oldest_call"))[0][0] <= newest:  # noqa: ASYNC110 nobody tells
+    while (await database.function("upkeep", "oldest_call"))[0][0] <= newest:  # noqa: ASYNC110 PostgreSQL does not report it
         await asyncio.sleep(CALLS_S)
     await database.acting("upkeep", "recount", [row["level"] for row in limits])
 

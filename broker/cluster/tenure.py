@@ -1,6 +1,6 @@
-"""The tenure of a node: its state, and how long it may act on its leases. A node counts its lease from the moment at
-which it *sent* the last answered heartbeat. An observer sees a heartbeat no earlier than that, and waits for the lease
-and a margin; so the node stops before another takes over.
+"""The tenure of a node: its state, and how long it may act. The lease of a node begins when it *sends* a heartbeat that
+is answered. Other nodes observe the heartbeat later, and wait for the lease and a margin; so the node stops before
+another one takes over.
 
 Units: seconds of a clock that is never set and counts while the machine sleeps (CLOCK_BOOTTIME), from the caller.
 """
@@ -15,7 +15,7 @@ class TenureState(Enum):
 
     JOINING = "joining"  # it has no epoch
     JOINED = "joined"  # it may act until its lease ends
-    PAUSED = "paused"  # its lease ended; its epoch may still stand
+    PAUSED = "paused"  # its lease has ended, but perhaps not its epoch
     LOST = "lost"  # its epoch has ended
     LEFT = "left"
 
@@ -42,9 +42,8 @@ class NodeTenure:
         self.ends_s = sent_s + self.lease_s
 
     def answered(self, epoch: int, sent_s: float, now_s: float) -> bool:
-        """Extend the lease by an answered heartbeat, and return whether the node resumes after a pause. The answer to a
-        heartbeat of an earlier epoch is ignored, as is one that arrives after the end of the lease that it would have
-        granted.
+        """Extend the lease after an answered heartbeat, and return whether the node resumes after a pause. Answers to
+        heartbeats of an earlier epoch are ignored, and those whose lease has already ended.
         """
         ends_s = sent_s + self.lease_s
         if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED} or ends_s <= now_s:
@@ -59,14 +58,14 @@ class NodeTenure:
         return now_s < self.ends_s and self.state is TenureState.JOINED
 
     def expired(self, now_s: float) -> bool:
-        """Pause a node whose lease has ended, and return whether it was running before."""
+        """Pause a node whose lease has ended, and return whether this changed its state."""
         if self.state is not TenureState.JOINED or now_s < self.ends_s:
             return False
         self.state = TenureState.PAUSED
         return True
 
     def fence(self, epoch: int) -> bool:
-        """Record that an epoch has ended, and return whether it was the current one and this is news."""
+        """Record that an epoch has ended, and return whether this changed the state of the node."""
         if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED}:
             return False
         self.state = TenureState.LOST

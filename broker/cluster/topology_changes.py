@@ -2,7 +2,7 @@
 
 Whether a change has an effect is decided when it is applied: a queue is declared if its name is free and the vhost has
 room, a binding is added if its exchange and the queue with its number exist. Format in the topology log: JSON with the
-keys of a change in the log of a standalone broker, and the vhost. Fields that have their default are left out.
+keys of a change in the log of a standalone broker, and the vhost. Fields with their default values are omitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker.routing.exchange import Exchange
 
 
 class ForeignOwner(NamedTuple):
-    """A connection of another node, or one that has ended: it owns an exclusive queue, which no session can use."""
+    """A connection of another node, or a closed one, that owns an exclusive queue, which no session here may use."""
 
     node: str
     epoch: int
@@ -42,14 +42,14 @@ class TopologyChange:
     """
 
     kind: ClassVar[str]
-    limited_by: ClassVar[str | None] = None  # the limit of a vhost
+    limited_by: ClassVar[str | None] = None  # the name of a field of VhostLimits
     vhost: str
     durable: bool = True
     limit: int | None = None
 
     @property
     def level_numbers(self) -> Sequence[int]:
-        """The numbers of the levels that it declares."""
+        """The numbers of the levels that the change declares."""
         return ()
 
     def limit_by(self, limits: VhostLimits) -> None:
@@ -61,7 +61,7 @@ class TopologyChange:
         """Apply the change, and return whether it had an effect.
 
         The vhost's journal must permit the change and its consequences. `find_owner` returns the session of an owner
-        that is a connection of this node, and any other owner unchanged.
+        that is an open connection of this node, and other owners unchanged.
         """
         raise NotImplementedError
 
@@ -93,11 +93,10 @@ class ExchangeDeclared(TopologyChange):
 
     @property
     def level_numbers(self) -> Sequence[int]:
-        """The number of its holding queue."""
         return () if self.holding is None else (self.holding,)
 
     def apply(self, vhost: Vhost, _find_owner: FindOwner) -> bool:
-        """Create the exchange, unless its name is taken."""
+        """Create the exchange, unless its name is taken or the limit is reached."""
         if self.name in vhost.exchanges or not self.has_room(vhost.exchanges.declared_count):
             return False
         if self.holding is not None:
@@ -152,18 +151,18 @@ class QueueDeclared(TopologyChange):
 
     @property
     def levels(self) -> int:
-        """The number of consecutive numbers that its levels take."""
+        """How many consecutive numbers its levels have."""
         return queue_rules(read_typed(self.arguments)).max_priority + 1
 
     @property
     def level_numbers(self) -> Sequence[int]:
-        """The numbers of its levels, including those that it may get later."""
+        """The numbers of its levels, including levels that may be created later."""
         if queue_type(read_typed(self.arguments)) == QUORUM:
             return numbers_of(self.number)
         return range(self.number, self.number + self.levels)
 
     def apply(self, vhost: Vhost, find_owner: FindOwner) -> bool:
-        """Create the queue, unless its name is taken."""
+        """Create the queue, unless its name is taken or the limit is reached."""
         if self.name in vhost.queues or not self.has_room(vhost.queues.declared_count):
             return False
         vhost.queues.add(
@@ -181,7 +180,7 @@ class QueueDeclared(TopologyChange):
 
 @dataclass(slots=True, kw_only=True)
 class QueueChanged(TopologyChange):
-    """The arguments of a queue change, unless its name belongs to a later one."""
+    """The arguments of a queue change, unless its name now belongs to another queue."""
 
     kind = "queue_changed"
     name: str
@@ -198,7 +197,7 @@ class QueueChanged(TopologyChange):
 
 @dataclass(slots=True, kw_only=True)
 class QueueDeleted(TopologyChange):
-    """A queue is deleted with its bindings, unless its name belongs to a later one."""
+    """A queue is deleted with its bindings, unless its name now belongs to another queue."""
 
     kind = "queue_deleted"
     name: str
@@ -232,7 +231,7 @@ class Bound(TopologyChange):
             return False
         try:
             return live.add(source, destination, self.key, read_typed(self.arguments))
-        except ValueError:  # by now an exchange of another type, which does not accept this key
+        except ValueError:  # the exchange has been replaced by one of another type, which does not accept the key
             return False
 
     def ends(self, vhost: Vhost) -> tuple[Exchange | None, Queue | Exchange | None]:
@@ -285,15 +284,14 @@ _KINDS: Final[dict[str, type[TopologyChange]]] = {
 
 
 def change_of(change: Mapping[str, Any], **more: Any) -> TopologyChange:
-    """Return a change of the topology log, or one of a vhost's own log with the missing fields, such as the vhost."""
+    """Return a change in the form of the topology log; `more` are fields missing from a change of a standalone log."""
     known = {**change, **more}
     return _KINDS[known.pop("change")](**known)
 
 
 def all_changes(vhost: Vhost, owners: Mapping[Any, ForeignOwner]) -> Iterator[TopologyChange]:
-    """Return the changes that create everything in a vhost, including transient and exclusive objects. Mutable state is
+    """Return the changes that create everything in a vhost, including transient and exclusive objects. References are
     copied at once; the changes are created lazily. `owners` has the names of the owners of exclusive queues.
-    Cost: O(n) references at once.
     """
     exchanges = [exchange for exchange in vhost.exchanges.values() if not is_predeclared(exchange.name)]
     queues = [queue for queue in vhost.queues.values() if not queue.is_internal]
@@ -333,7 +331,7 @@ class ExclusiveOwners:
         self._last = 0
 
     def name(self, owner: object, node: str, epoch: int) -> ForeignOwner:
-        """Return the name of an owner. `node` and `epoch` are those of this node."""
+        """Return the name of an owner, assigning a token if necessary. `node` and `epoch` are those of this node."""
         if isinstance(owner, ForeignOwner):
             return owner
         token = self._tokens.get(owner)
@@ -344,11 +342,11 @@ class ExclusiveOwners:
         return ForeignOwner(node, epoch, token)
 
     def find(self, owner: ForeignOwner, epoch: int) -> object:
-        """Return the connection with a name, or the name if it is not one of this node in its current epoch."""
+        """Return the session with a name, or the name if it is not one of this node in its current epoch."""
         return self._sessions.get(owner.token, owner) if owner.epoch == epoch else owner
 
     def has_ended(self, owner: ForeignOwner, epoch: int) -> bool:
-        """Return whether it was a connection of this node in its current epoch that has ended."""
+        """Return whether an owner was a connection of this node in its current epoch, and has ended."""
         session = self._sessions.get(owner.token)
         return owner.epoch == epoch and (session is None or session.connection.finished)
 

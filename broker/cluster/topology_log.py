@@ -1,8 +1,8 @@
 """The topology log: every node applies the same changes of exchanges, queues and bindings in the same order.
 
-An append is never refused. Whether a change has an effect is decided when it is applied, on every node the same way. So
-two nodes that declare the same queue at the same time need no second attempt: one of the changes has an effect, and the
-method that proposed the other one finds the existing queue.
+Appends never conflict: whether a change has an effect is decided when it is applied, on every node in the same way. So
+two nodes may declare the same queue at the same time: one of the changes has an effect, and the method that proposed
+the other one finds the existing queue.
 """
 
 from __future__ import annotations
@@ -23,17 +23,16 @@ from broker.cluster.topology_changes import TopologyChange, change_of
 from broker.core.postponed import NODE_LOST
 from broker.tasks import Tasks, WakeUp
 
-BATCH_PROPOSALS: Final = 200  # of one append, which a node applies in one step of its loop
-SNAPSHOT_VERSIONS: Final = 1000  # versions from one snapshot to the next
+BATCH_PROPOSALS: Final = 200  # in one append, which a node applies in one step of its loop
+SNAPSHOT_VERSIONS: Final = 1000  # versions between two snapshots
 LOOK_S: Final = 1.0  # between two checks of the log without a hint
 WAIT_S: Final = 0.1  # between two checks of the members while an answer waits for them
 RETRY_S: Final = 0.1
 
 
 class Extra(NamedTuple):
-    """The facts of an append for PostgreSQL: the levels of deleted queues, and the limits of new ones.
-
-    Shapes: `limits` has the arguments of set_level by name.
+    """The data of an append for PostgreSQL: the levels of deleted queues, and the limits of new ones, which are the
+    arguments of set_level by name.
     """
 
     dropped: Sequence[int]
@@ -50,9 +49,9 @@ class Proposal(NamedTuple):
 
 
 class Barrier:
-    """Answer proposals when every member concerned by their version has applied it or left. Members are identified by
+    """Answer proposals when every member at the time of their version has applied it or left. Members are identified by
     their epochs, which are unique.
-    Invariant: versions pass in order.
+    Invariant: proposals are answered in the order of their versions.
     """
 
     def __init__(self) -> None:
@@ -64,7 +63,7 @@ class Barrier:
         return len(self._waiting)
 
     def wait(self, version: int, epochs: Collection[int], proposals: Sequence[Proposal]) -> None:
-        """Answer proposals once these members have applied their version, which is newer than all waiting ones."""
+        """Answer proposals once these members have applied their version, which is newer than all waiting versions."""
         self._waiting.append((version, epochs, proposals))
         self._pass()
 
@@ -75,7 +74,7 @@ class Barrier:
             self._pass()
 
     def awaited(self) -> set[int]:
-        """Return the members for which any version waits."""
+        """Return the members for which proposals wait."""
         return {epoch for _, epochs, _ in self._waiting for epoch in epochs} - self._departed
 
     def departed(self, epochs: Collection[int]) -> None:
@@ -148,8 +147,8 @@ class TopologyLog:
         self._proposals: list[Proposal] = []
         self._sent: _Sent | None = None
         self._sequence = 0
-        self._dropped: set[int] = set()  # levels of deleted queues that PostgreSQL does not know as such yet
-        self._alone = 0  # the number of next proposals to append singly, because PostgreSQL refused one of them
+        self._dropped: set[int] = set()  # levels of deleted queues that `drop_levels` must still report
+        self._alone = 0  # how many of the next proposals to append singly, because PostgreSQL refused one of them
         self._is_behind = False
         self._work = WakeUp()
         self._to_report = WakeUp()
@@ -187,12 +186,12 @@ class TopologyLog:
         self._sent = None
 
     def answer_lost(self) -> None:
-        """Refuse the proposals whose answers were lost with the epoch; their clients are gone, operators are not."""
+        """Refuse the proposals that were not answered in the lost epoch; operators still wait for them."""
         lost, self._lost = self._lost, []
         for proposal in lost:
             proposal.refused(NODE_LOST)
 
-    # -- what the node tells ------------------------------------------------------------------------------------------
+    # -- proposals and hints ------------------------------------------------------------------------------------------
 
     def propose(
         self,
@@ -202,9 +201,9 @@ class TopologyLog:
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Append changes and call `done` once every member has applied them, or `refused` with a reason: PostgreSQL
-        refuses their contents, or the node is lost. They all belong to one vhost, and are applied up to the first
-        without effect. With `unused` they are appended only if that level has no consumers.
+        """Append changes of one vhost, and call `done` once every member has applied them, up to the first without
+        effect. Call `refused` with the reason if PostgreSQL refuses their contents or the node is lost. With `unused`
+        they are appended only if that level has no consumers.
         """
         if self._takes_part:
             self._proposals.append(Proposal(changes, done, unused, refused))
@@ -234,7 +233,7 @@ class TopologyLog:
                 elif self._is_behind:
                     self._is_behind = False
                     await self._catch_up()
-            except StatementRefused:  # it ends the epoch: the other members would wait for this one for ever
+            except StatementRefused:  # a defect, which ends the epoch, because the other members wait for this one
                 raise
             except Unreachable:
                 self._is_behind = True
@@ -242,7 +241,7 @@ class TopologyLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _append(self) -> None:
-        """Append the proposals so far, or repeat an append without an answer."""
+        """Append the proposals so far, or repeat an append that was not answered."""
         if self._sent is None:
             proposals = self._proposals[: 1 if self._alone else BATCH_PROPOSALS]
             certain = [change for one in proposals if one.unused is None for change in one.changes]
@@ -295,10 +294,10 @@ class TopologyLog:
 
     async def _catch_up(self) -> None:
         self._apply(await self._database.function("listen", "changes_since", self.applied))
-        self._topology.take_dropped()  # the nodes that appended the changes sweep these levels
+        self._topology.take_dropped()  # the nodes that appended the changes drop these levels
 
     def _apply(self, rows: Iterable[Any]) -> None:
-        """Apply versions: the changes of each, or all changes up to one as a compressed snapshot."""
+        """Apply versions: each is one append, or a compressed snapshot of all changes up to it."""
         for row in rows:
             version = row["version"]
             if snapshot := row.get("snapshot"):
@@ -312,7 +311,7 @@ class TopologyLog:
             self.applied = version
         self._to_report.set()
 
-    # -- other changes ------------------------------------------------------------------------------------------------
+    # -- background tasks ---------------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
         """Report the applied version, once every batch routed before is committed."""
@@ -330,7 +329,7 @@ class TopologyLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self) -> None:
-        """Check the log without a hint, and check whether the members for which answers wait still exist."""
+        """Check the log regularly, and check whether the members for which proposals wait still exist."""
         loop = asyncio.get_running_loop()
         look_s = loop.time()
         while True:
@@ -357,7 +356,7 @@ class TopologyLog:
         return {row["epoch"]: row["applied"] for row in await self._database.function("listen", "applied")}
 
     async def sweep(self) -> bool:
-        """Remove rows of deleted queues whose deletion every member has applied; return whether more may be left."""
+        """Delete rows of queues whose deletion every member has applied; return whether more may be left."""
         return bool((await self._database.acting("upkeep", "sweep_dropped"))[0][0])
 
     async def _sweep(self) -> None:

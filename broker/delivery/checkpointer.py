@@ -1,8 +1,8 @@
 """The checkpointer: write the state of every queue, so that recovery is short and log segments can be removed.
 
 A checkpoint is taken when the log has grown far enough, after an interval, and at a clean stop. It records the log's
-position first and then the queues, slice by slice, while the broker works. Everything that happens meanwhile is in the
-log after that position, and replaying a record twice changes nothing.
+position first and then the queues, slice by slice, while the broker works. Every change after that position is in the
+log, and recovery may replay a record that the checkpoint already includes.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-SLICE: Final = 150  # slots per turn of the loop, some 0.4 ms; a level counts as a slot
+SLICE: Final = 150  # slots per turn of the loop, about 0.4 ms; a level counts as a slot
 CHANGES_AT_ONCE: Final = 500  # topology changes that a thread encodes in less than a millisecond
-WRITE_COST: Final = 20  # slots that a write to a queue log counts for
-ENTRIES_COST: Final = 20  # entries of a write that count for one slot
-REPLAY_BYTES: Final = 16 * 1024 * 1024
-REPLAY_BYTES_SLOT: Final = 8 * 1024
+WRITE_COST: Final = 20  # a write to a queue log counts as this many slots
+ENTRIES_PER_SLOT: Final = 20  # this many entries of a write count as one slot
+REPLAY_BYTES: Final = 16 * 1024 * 1024  # a checkpoint is due when replaying the log takes longer than writing it: ...
+REPLAY_BYTES_SLOT: Final = 8 * 1024  # ... after this many bytes, or this many for each slot of the last one
 
 _log = get_logger()
 
@@ -50,7 +50,7 @@ class Checkpointer:
         thread: ThreadPoolExecutor,
         shorten: Callable[[], None],
     ) -> None:
-        """`shorten` lets the next turn of the loop, which has a slice, too, read less input."""
+        """`shorten` makes the next turn, which shares the loop with a slice, read less input."""
         self._vhost = vhost
         self._store = store
         self._committer = committer
@@ -59,13 +59,13 @@ class Checkpointer:
         self._shorten = shorten
         self._position = store.log.position
         self._slots = 0  # in the last checkpoint
-        self._left = 0  # of the present slice
+        self._left = 0  # of the current slice
         self._busy = asyncio.Lock()
         self.count = 0
 
     @property
     def rolled(self) -> bool:
-        """Whether the log has grown far since the last checkpoint: into a new segment, so that an older one may be
+        """Whether the log has grown enough since the last checkpoint: into a new segment, so that an older one may be
         removed, or so far that replaying it takes longer than writing the state.
         """
         before, now = self._position, self._store.log.position
@@ -73,9 +73,7 @@ class Checkpointer:
 
     @property
     def changed(self) -> bool:
-        """Whether the log has grown since the last checkpoint, or another one would free space, because it replaces an
-        older one.
-        """
+        """Whether the log has grown since the last checkpoint, or another checkpoint would free segments."""
         return self._store.log.position != self._position or self._store.holds_back
 
     async def take(self, *, clean: bool = False) -> None:
@@ -96,10 +94,10 @@ class Checkpointer:
             _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 
     async def _snapshot(self, *, clean: bool) -> Checkpoint:
-        """Return the state. Each queue is captured at its own moment: recovery replays the log after the position.
+        """Return the state. Queues are captured one after another: recovery replays the log after the position.
 
-        Cost: n slots, about 2 us each, and the entries of messages published since the last checkpoint; in slices of
-        less than half a millisecond, between which the loop turns.
+        Cost: about 2 us for each slot, and the entries of messages published since the last checkpoint; in slices of
+            less than half a millisecond, between which the loop turns.
         """
         store, vhost = self._store, self._vhost
         topology = TopologySnapshot(vhost, at_once=False)
@@ -117,7 +115,7 @@ class Checkpointer:
         return checkpoint
 
     async def _turn(self, cost: int) -> None:
-        """Use up some of the slice, and let the loop turn once it is used up."""
+        """Use a part of the slice; when the slice is used up, let the loop turn first."""
         if self._left <= 0:
             self._shorten()
             await asyncio.sleep(0)
@@ -125,10 +123,10 @@ class Checkpointer:
         self._left -= cost
 
     async def _state(self, level: Level) -> QueueState | None:
-        """Return the state of a level, None when it was deleted.
+        """Return the state of a level, None if it was deleted.
 
-        Invariant: the next id is captured together with the slots that took messages meanwhile, last of all; so an id
-            below it that is in no slot is settled.
+        Invariant: the next id is captured last, together with the slots that still grow. So every id below it that is
+            in no slot is settled.
         """
         manager = level.manager
         states: list[SlotState] = []
@@ -149,7 +147,7 @@ class Checkpointer:
     def _slot_state(self, level: Level, slot: Slot) -> SlotState:
         self._left -= 1
         if slot.logged < slot.length:
-            self._left -= WRITE_COST + (slot.length - slot.logged) // ENTRIES_COST
+            self._left -= WRITE_COST + (slot.length - slot.logged) // ENTRIES_PER_SLOT
             self._pager.log_entries(level, slot, for_checkpoint=True)
         return SlotState(
             first=slot.first,
@@ -167,14 +165,12 @@ def _durable_levels(topology: TopologySnapshot) -> Iterator[Level]:
 
 
 def _let_others_run() -> None:
-    """Let other threads run, above all the thread of the loop."""
+    """Release the GIL for the thread of the loop."""
     time.sleep(0)
 
 
 def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:
-    """Yield changes, letting other threads run from time to time, because the compiled code that encodes them never
-    does.
-    """
+    """Yield changes, and let other threads run after each batch, because compiled code does not release the GIL."""
     for number, change in enumerate(changes, 1):
         yield change
         if number % CHANGES_AT_ONCE == 0:
@@ -182,11 +178,10 @@ def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _settled(slot: Slot) -> bytes:
-    """Return a bit per message, set if it is settled or does not outlive the process."""
+    """Return a bit per message, set if it is settled or transient: transient messages do not outlive the process."""
     if slot.volatile is None and not slot.unlogged:
         return slot.acks.to_bytes() if slot.acks.count else b""
     settled = slot.acks.bits(slot.length)
-    # A transient message does not outlive the process: `volatile` marks it on disk, `unlogged` lists it in memory.
     if slot.volatile is not None:
         settled[: len(slot.volatile)] |= slot.volatile
     for index in slot.unlogged:

@@ -1,8 +1,8 @@
-"""The broker's clock: it only moves forward, at the pace of real time, across clock corrections and restarts.
+"""The broker's clock: it advances steadily and never goes back, even if the system clock is set, and across restarts.
 
 Expiry and delays rely on it. When the system clock is set while the broker runs, this clock does not follow, and
 differs from then on. The data folder keeps the difference (`clock_watch`), and the next start resumes with it, so that
-timestamps keep their true age. The time of day of a moment is the reading of this clock less the difference.
+timestamps keep their true age. The time of day is the reading of this clock minus the difference.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-# Linux has a monotonic clock that counts while the machine sleeps, so waking up is no correction.
+# Linux has a monotonic clock that also counts while the machine sleeps, so waking up is not taken for a correction.
 ELAPSED: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )

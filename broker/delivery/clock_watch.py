@@ -19,7 +19,7 @@ SEEN_INTERVAL_S: Final = 60  # between two writes of the time, while records are
 
 
 class ClockWatch:
-    """The watch that keeps the file `clock` up to date. It ignores a clock that a test moves.
+    """Keep the file `clock` up to date. Clocks other than SteadyClock, which tests use, have no file.
 
     Invariant: a correction of the system clock is on disk about a second later. A start resumes at most a minute before
         the last record of the last run.
@@ -52,14 +52,14 @@ class ClockWatch:
         return self._ahead_ms
 
     def start(self, turn: Turn, positions: Callable[[], list[int]]) -> None:
-        """Start to pass the clock's lead to the turn. `positions` returns the position of each vhost's log."""
+        """Start to pass the clock's lead to the turn. `positions` returns the end of each vhost's log."""
         self._turn = turn
         self._positions_now = positions
         self._written_s = asyncio.get_running_loop().time()
         turn.set_ahead(self._ahead_ms)
 
     def tick(self) -> None:
-        """Write a correction of the system clock, and once a minute the time; called once a second."""
+        """Write a correction of the system clock, and the time once a minute; called once a second."""
         if self._clock is None or (self._writing is not None and not self._writing.done()):
             return
         state = self._state()

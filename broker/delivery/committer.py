@@ -5,11 +5,11 @@ them appends much, because writing and syncing a batch costs as much CPU time as
 confirms only records appended before it began. A failed sync ends the process, because the kernel may have dropped the
 dirty pages, and a retry would falsely succeed.
 
-A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish or declare: a
-single publisher waits for one confirm, as the same one did before, neither this turn nor the turns before it have other
-work, and each of the last FAST_SYNCS syncs took less than FAST_S. In that case the two switches between threads would
-take as long as the sync and cost as much CPU time, and the loop would be idle. The first slow sync sends the next ones
-to the thread again.
+A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish or declare, which
+the loop writes and syncs itself. That is the case when one publisher waits for one confirm and also caused the sync
+before, when neither this turn nor those since that sync had other work, and when each of the last FAST_SYNCS syncs took
+less than FAST_S. Then two thread switches would take as long as the sync, and the loop would be idle meanwhile. After a
+slow sync the thread takes over again.
 """
 
 from __future__ import annotations
@@ -31,24 +31,23 @@ if TYPE_CHECKING:
 FAST_S: Final = 0.0005
 FAST_SYNCS: Final = 8
 LONE_MAX_BYTES: Final = 64 << 10  # a larger batch takes longer to write
-LAZY_MAX_BYTES: Final = 4 << 20  # of records without a waiter that are held back; beyond it a publisher would be paused
-GATHER_BYTES: Final = 4 << 10  # after a turn that appends this much, the next one probably appends more
-GATHER_TURNS: Final = 4  # for which a batch may wait: each handles a bounded share of input
+LAZY_MAX_BYTES: Final = 4 << 20  # records without a waiter are written at this size: more would pause publishers
+GATHER_BYTES: Final = 4 << 10  # after a turn that appends this much, the next turn probably appends more
+GATHER_TURNS: Final = 4  # a batch waits at most this many turns, each of which handles a bounded share of input
 COMMIT_BOUNDS_S: Final = (
     0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 )  # fmt: skip
 QUIET_TURNS: Final = 2  # a lone publisher causes one turn that commits, and one that writes the confirm
 
-Ended = Callable[[BaseException | None], None]
+Written = Callable[[BaseException | None], None]
 """Called with the error of a write, or None."""
 
 
 class CommitTally:
     """A histogram of the durations of commits, from the beginning of a write to the confirms.
 
-    Shapes: ``counts`` has one number for each of COMMIT_BOUNDS_S, its longest duration, and one for the rest.
+    Shapes: ``counts`` has the commits up to each of COMMIT_BOUNDS_S, and in the end those above the last bound.
     Units: ``total_s`` is the sum of the durations, ``total_bytes`` is the number of bytes written.
-    Cost: one step for each commit, whatever the number of messages.
     """
 
     __slots__ = ("counts", "total_bytes", "total_s")
@@ -72,7 +71,7 @@ class CommitTally:
 
 
 class BatchWriter:
-    """Call `write` in a thread, one batch at a time, and the batch's `ended` on the loop with the error or None.
+    """Call `write` for each batch in a thread, and then the batch's `written` on the loop.
 
     Cost: one lock and one wake-up of the loop per batch. A pool of threads would add a work item and a future.
     """
@@ -80,16 +79,16 @@ class BatchWriter:
     def __init__(self, write: Callable[[Batch], None], loop: asyncio.AbstractEventLoop) -> None:
         self._write = write
         self._loop = loop
-        self._batches: SimpleQueue[tuple[Batch, Ended] | None] = SimpleQueue()
+        self._batches: SimpleQueue[tuple[Batch, Written] | None] = SimpleQueue()
         self._running: Thread | None = None  # an idle vhost has none
 
-    def start(self, batch: Batch, ended: Ended) -> None:
-        """Start to write a batch. Invariant: the one before it has ended."""
+    def start(self, batch: Batch, written: Written) -> None:
+        """Start to write a batch. Invariant: the previous batch is written."""
         if self._running is None:
-            # A daemon: a process that ends because its disk hangs must not wait for it.
+            # A daemon thread, because a process that ends as its disk hangs must not wait for the disk.
             self._running = Thread(target=self._run, name="committer", daemon=True)
             self._running.start()
-        self._batches.put((batch, ended))
+        self._batches.put((batch, written))
 
     def close(self) -> None:
         """End the thread after its current batch."""
@@ -98,7 +97,7 @@ class BatchWriter:
             self._running.join()
             self._running = None
 
-    def write(self, batch: Batch, ended: Ended) -> None:
+    def write(self, batch: Batch, written: Written) -> None:
         """Write a batch in the calling thread, and report the outcome to the loop."""
         error: BaseException | None = None
         try:
@@ -106,12 +105,12 @@ class BatchWriter:
         except BaseException as failure:  # noqa: BLE001 - the committer ends the broker
             error = failure
         with suppress(RuntimeError):  # the loop is closed, so nothing waits
-            self._loop.call_soon_threadsafe(ended, error)
+            self._loop.call_soon_threadsafe(written, error)
 
     def _run(self) -> None:
-        while (one := self._batches.get()) is not None:
-            self.write(*one)
-            one = None  # its records would stay in memory until the next one
+        while (item := self._batches.get()) is not None:
+            self.write(*item)
+            item = None  # release the records now, not with the next batch
 
 
 class EngineCommitter(Protocol):
@@ -131,8 +130,8 @@ class EngineCommitter(Protocol):
 
 
 class Committer:
-    """Write and sync one log in a thread, a batch at a time, and confirm the publishes of each. Units: ``lazy_s`` is
-    how long records without a waiter (acks) may stay unwritten.
+    """Write and sync one log in a thread, one batch at a time, and confirm the publishes of each batch. Units:
+    ``lazy_s`` is how long records without a waiter (acks) may stay unwritten.
     """
 
     def __init__(
@@ -152,19 +151,17 @@ class Committer:
         self._waiting: list[Confirmable] = []
         self._batch: Batch | None = None  # the batch being written, since `_began_s`
         self._began_s = 0.0
-        self._confirms: list[
-            tuple[Confirmable, int]
-        ] = []  # the publishers that the batch confirms, each up to a number
-        self._draining: list[asyncio.Future[None]] = []  # ... and the drains that it ends
+        self._confirms: list[tuple[Confirmable, int]] = []  # up to which number the batch confirms each publisher
+        self._draining: list[asyncio.Future[None]] = []  # the drains that the batch completes
         self._lazy: asyncio.TimerHandle | None = None
-        self._synced_waiters: list[asyncio.Future[None]] = []
+        self._synced_waiters: list[asyncio.Future[None]] = []  # the drains that the next batch completes
         self._failure: BaseException | None = None
-        self._fast_syncs = 0  # in a row, up to the last one
-        self._syncing_s = 0.0  # the log's, before the batch
-        self._seen = log.position  # in the last turn in which a batch could begin
-        self._gathered_turns = 0  # in which the next batch waited for more
-        self._last_turn = 0  # the last turn that was quiet and began a sync
-        self._last_lone: Confirmable | None = None  # the publisher of the last sync, if it was only one
+        self._fast_syncs = 0  # the number of latest syncs that were fast
+        self._syncing_s = 0.0  # the log's total time of syncs, before the batch
+        self._seen = log.position  # at the last turn in which a batch could start
+        self._gathered_turns = 0  # turns for which the next batch has waited
+        self._last_turn = 0  # the last turn without other work that started a sync
+        self._last_lone: Confirmable | None = None  # the publisher of the last sync, if there was only one
         self.tally = CommitTally()
         self.urgent = False  # something that needs no confirm waits for the disk (a checkpoint, a drain)
 
@@ -185,8 +182,8 @@ class Committer:
 
     def turn(self, number: int, alone: bool) -> int:
         """Confirm work that needs no disk, and start a sync if something waits for one and none is running. Return the
-        number of bytes of records that wait or are being written; more where a segment ends. `number` counts turns; a
-        turn is `alone` when it has no other work.
+        number of bytes that wait or are being written, which is too high at the end of a segment. `number` counts
+        turns; a turn is `alone` when it has no other work.
         """
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:
@@ -208,7 +205,7 @@ class Committer:
                 or self._one_waits()
             ):
                 self._start(number, alone)
-            else:  # the batch waits for the next turn, because this one appended much
+            else:  # the batch waits for the next turn, because this turn appended much
                 self._gathered_turns += 1
                 self._schedule()
         elif self._log.waiting and self._log.position - self._log.written > LAZY_MAX_BYTES:
@@ -243,12 +240,12 @@ class Committer:
                 waiter.set_exception(failure)
 
     def close(self) -> None:
-        """End the thread; call it after drain. Waiters that are left, because the vhost is deleted, get an error."""
+        """End the thread; call it after `drain`. Remaining waiters, of a deleted vhost, get an error."""
         self.abort(self._failure or ValueError("the vhost was deleted"))
         if self._lazy is not None:
             self._lazy.cancel()
         self._writer.close()
-        self._last_lone = None  # it may know this committer
+        self._last_lone = None  # breaks a reference cycle
 
     def _start_lazily(self) -> None:
         self._lazy = None
@@ -288,7 +285,7 @@ class Committer:
             error = failure
         self._written(error)
         if error is not None:
-            raise error  # the turn must not go on
+            raise error  # the turn must not continue
 
     def _is_lone(self, number: int) -> bool:
         """Return whether one publish waits, there is no other work, and the disk is fast."""

@@ -1,8 +1,8 @@
 """The compactor: free log segments that a few old messages pin, by copying those messages to the tail of the log.
 
-It works between two checkpoints, in the same task, one segment at a time. `broker.store.compaction` has the order of
-the steps. Each step on the loop is cut into slices, between which the loop turns. A segment from which
-consumers are reading is left alone: it will be free soon, and copying its rest would be wasted work.
+It works between two checkpoints, in the same task, one segment at a time; `broker.store.compaction` has the order of
+the steps. Each step on the loop is divided into slices, between which the loop turns. A segment from which consumers
+are reading is not compacted, because it will soon be free anyway.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-SLOTS: Final = 150  # examined, or removed from a segment, between two turns of the loop
-ENTRIES_COST: Final = 20  # messages of a slot that cost as much as a slot
-DRAINING_PART: Final = 8  # a segment that lost this part of its slots since the last check is being emptied
-MESSAGES: Final = 25  # relocated between two turns; each without a neighbour needs a separate write, some 20 us
+SLOTS: Final = 150  # slots examined, or removed from a segment, between two turns of the loop
+ENTRIES_PER_SLOT: Final = 20  # examining this many messages takes as long as examining a slot
+DRAINING_PART: Final = 8  # consumers are emptying a segment that lost an eighth of its slots since the last check
+MESSAGES: Final = 25  # messages relocated between two turns; each may need a separate write, about 20 us
 
 _log = get_logger()
 
@@ -54,7 +54,7 @@ class Compactor:
         self._committer = committer
         self._executor = thread
         self._below_ratio = below_ratio
-        self._seen: dict[int, int] = {}  # the number of slots that kept each segment at the last check
+        self._seen: dict[int, int] = {}  # the number of slots with records in each segment, at the last check
         self.relocated = 0
 
     def apply_settings(self, settings: Store) -> None:
@@ -69,7 +69,7 @@ class Compactor:
         if not self._below_ratio:
             return
         loop = asyncio.get_running_loop()
-        for segment in self._settled():
+        for segment in self._candidates():
             holders, references = await self._holders(segment)
             relocation = await loop.run_in_executor(
                 self._executor, self._store.plan_relocation, segment, references, self._below_ratio
@@ -90,17 +90,17 @@ class Compactor:
             _log.info("segment.relocated", segment=segment, live_bytes=relocation.live_bytes)
             return
 
-    def _settled(self) -> list[int]:
-        """Return the candidate segments that have kept nearly all of their slots since the last check."""
+    def _candidates(self) -> list[int]:
+        """Return the segments that may be compacted and have kept nearly all of their slots since the last check."""
         live = self._store.log.live
         seen, self._seen = self._seen, dict(live)
         part = DRAINING_PART
         return [one for one in self._store.compactable() if one in seen and live[one] * part > seen[one] * (part - 1)]
 
     async def _holders(self, segment: int) -> tuple[list[Holder], list[SlotReference]]:
-        """Return the slots that keep a segment, and the messages of each that may need it.
+        """Return the slots with records in a segment, and the messages of each that may be there.
 
-        Invariant: no other slot will ever need it.
+        Invariant: no other slot will ever have records in it.
         """
         holders: list[Holder] = []
         references: list[SlotReference] = []
@@ -111,7 +111,7 @@ class Compactor:
                     left -= 1
                     if segment in slot.segments and slot.tenure is not Tenure.DELETED:
                         unsettled = _unsettled(slot)
-                        left -= len(unsettled) // ENTRIES_COST
+                        left -= len(unsettled) // ENTRIES_PER_SLOT
                         end = slot.first + slot.logged
                         segments = frozenset(slot.segments)
                         holders.append((level, slot))
@@ -122,7 +122,7 @@ class Compactor:
         return holders, references
 
     def _apply(self, holders: list[Holder], moves: list[MovedRecord]) -> None:
-        """Point slots and resident messages at the copies; slots that were deleted meanwhile need nothing."""
+        """Set the new positions in slots and resident messages, except for slots deleted meanwhile."""
         for move in moves:
             _, slot = holders[move.slot_index]
             index = move.message_id - slot.first
@@ -135,7 +135,7 @@ class Compactor:
                 message.recorded(move.position, move.size)
 
     async def _release(self, segment: int, holders: list[Holder]) -> None:
-        """Remove the segment from the slots: none of their messages is there any longer."""
+        """Remove the segment from its slots, whose messages are no longer there."""
         for done, (_, slot) in enumerate(holders, 1):
             if slot.tenure is not Tenure.DELETED:
                 slot.segments.discard(segment)
@@ -145,8 +145,8 @@ class Compactor:
 
 
 def _unsettled(slot: Slot) -> Sequence[int]:
-    """Return the unsettled messages of a slot that have an entry; a range where these are all."""
-    if slot.unlogged:  # transient messages, in memory only
-        memory = set(slot.unlogged)
-        return [index for index in slot.acks.unsettled(0, slot.logged) if index not in memory]
+    """Return the unsettled messages of a slot that have a queue-log entry; a range if these are all."""
+    if slot.unlogged:
+        unlogged = set(slot.unlogged)
+        return [index for index in slot.acks.unsettled(0, slot.logged) if index not in unlogged]
     return list(slot.acks.unsettled(0, slot.logged)) if slot.acks.count else range(slot.logged)

@@ -1,4 +1,4 @@
-"""The engine: one vhost with its store and the parts that deliver from it."""
+"""The engine of a vhost: its store, and the parts that write, deliver and page its messages."""
 
 from __future__ import annotations
 
@@ -142,10 +142,10 @@ class Engine(TurnEngine):
             self.deadlines.run(self._turn.now_ms)
 
     def restore(self, recovered: Recovered, sealed: Mapping[int, int]) -> None:
-        """Restore the recovered vhost. Shapes: `sealed` has, for each queue of a tap, the id after the last message in
-        a slot file. Messages in slot files are settled here, and their ids are not reused, even those of transient
-        messages, which were never in the log. Raises: CorruptStore if messages have no queue, unless damage is
-        quarantined: then a queue is created for them.
+        """Restore the recovered vhost. Messages in slot files are settled here, and their ids are not reused, even
+        those of transient messages, which were never in the log.
+        Shapes: `sealed` has the id after the last message in a slot file, by the number of each tap's queue.
+        Raises: CorruptStore if messages have no queue, unless damage is quarantined: then a queue is created for them.
         """
         self.recovered_clean = recovered.clean
         vhost = self.vhost
@@ -218,7 +218,7 @@ class Engine(TurnEngine):
             )
 
     def turn(self) -> int:
-        """Log settlements, start a sync, deliver while it runs, and drop what is due: once per loop turn."""
+        """Log settlements, start a sync, deliver while it runs, and run due deadlines: once per loop turn."""
         schedule = self.schedule
         schedule.due = False  # hot: written here
         waiting_bytes = 0
@@ -240,7 +240,7 @@ class Engine(TurnEngine):
             deadlines.run(self._turn.now_ms)
             self._arm()
             schedule.work()
-            deadlines.begin_turn()  # publishers have a separate share, however much work is due
+            deadlines.begin_turn()  # a new share for the publishers, however much work was due
         while self._settled:  # deliveries without acknowledgement
             self._settled.pop().log_settlements()
         if self._log.position != seen:  # the next turn writes the settlements and dead letters
@@ -251,7 +251,6 @@ class Engine(TurnEngine):
         return waiting_bytes
 
     def page_out(self) -> None:
-        """Page out a few slots, after the turn has written its deliveries."""
         if self.pager.turn():
             self._turn.shorten()
 
@@ -284,7 +283,7 @@ class Engine(TurnEngine):
         idle_s = self._loop.time() - self._checkpoint_at
         if self.checkpointer.rolled or (idle_s >= self._checkpoint_interval_s and self.checkpointer.changed):
             self._checkpoint_at = self._loop.time()
-            self._checkpoint.start(self._write_down())
+            self._checkpoint.start(self._checkpoint_and_compact())
 
     def save_space(self, *, on: bool) -> None:
         """Keep only one checkpoint, or two again, as `VhostStore.save_space` does."""
@@ -304,7 +303,7 @@ class Engine(TurnEngine):
         self.close(clean=True)
 
     def free_computed(self) -> Iterator[None]:
-        """Free, in steps, caches that can be recomputed, and the tables of sets that have become small."""
+        """Free caches, in steps, and shrink the tables of sets that have become small."""
         self.workers.shrink()
         self.store.close_readers()
         yield
@@ -320,8 +319,7 @@ class Engine(TurnEngine):
         return self._parts.messages(self.vhost, queue, self.reader, self.committer)
 
     async def frozen(self, work: Callable[[], None]) -> None:
-        """Run blocking work in the checkpoint thread, after a checkpoint, while no file is removed and no entry is
-        moved.
+        """Take a checkpoint, and run *blocking* work in its thread, so that no file is removed and no entry is moved.
 
         Raises: StoreFailed of the work itself, which does not end the broker; ValueError when the broker stops, and on
             a node of a cluster.
@@ -356,7 +354,7 @@ class Engine(TurnEngine):
         await self._checkpoint.ended()
         self.committer.abort(error)
         self.close()
-        self._turn.engines.remove(self)  # no turn writes that queues are deleted
+        self._turn.engines.remove(self)  # so that no turn records the deletion of queues
         self.vhost.sweep.end()
 
     async def dismantle(self) -> None:
@@ -400,10 +398,9 @@ class Engine(TurnEngine):
         self._alarm = None
         self.schedule.work()
         if (self.deadlines.next_ms or 0) > self._turn.now_ms:
-            self._arm()  # clock and timer differ a little, and the wait for a far deadline is split
+            self._arm()  # the timer rang a little early, or after ALARM_MAX_MS
 
-    async def _write_down(self) -> None:
-        """Take a checkpoint, then free a segment; never both at a time."""
+    async def _checkpoint_and_compact(self) -> None:
         await self.checkpointer.take()
         await self.compactor.run()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
     from broker.settings import Settings
 
-CACHE_ROUNDS: Final = 4  # a route cache checks whether it is useful after this many times its size in misses
+CACHE_ROUNDS: Final = 4  # a route cache checks whether it is useful each time it has missed this many times its size
 
 
 def new_vhost(
@@ -81,12 +81,12 @@ def limits_of(settings: Settings) -> VhostLimits:
 
 
 class LocalParts:
-    """Create the parts of the engine of one vhost; here those of a standalone broker, whose log has the messages and
-    the topology. ``lasting`` is set if the messages in the vhost's store outlive the process. ``delay`` creates the
-    holder of an exchange's delayed messages, ``producers`` the registry of numbered producers, ``replies`` that of
-    direct reply consumers, ``committer`` what confirms publishes and transactions, ``journal`` what decides changes of
-    the topology, ``messages`` a queue's messages for an operator; ``kind_of`` and ``level_of`` are those of
-    `QueuePorts`.
+    """Create the parts of a vhost's engine, here those of a standalone broker; a cluster node has a subclass.
+
+    ``lasting`` is set if the messages in the vhost's store outlive the process. ``delay`` holds the delayed messages of
+    an exchange, ``producers`` is the registry of numbered producers; ``committer`` confirms publishes and transactions,
+    ``journal`` decides changes of the topology, ``messages`` shows and moves a queue's messages for operators.
+    ``kind_of`` and ``level_of`` are those of `QueuePorts`.
     """
 
     lasting = True
@@ -102,9 +102,9 @@ class LocalParts:
         """Return the registry of direct reply consumers."""
         return ReplyConsumers()
 
-    def store(self, recorder: Recorder, _producer_of: Callable[[int], str]) -> MessageStore:
-        """Return the message store, which asks for the name of a producer by its mark."""
+    def store(self, recorder: Recorder, producer_of: Callable[[int], str]) -> MessageStore:
+        """Return the message store; `producer_of` returns the name of a producer by its mark."""
         return LocalStore(recorder)
 
     def opened(self, vhost: Vhost) -> None:
-        """Do nothing: a vhost that was restored from its store has everything."""
+        """Do nothing: a vhost that was restored from its store is complete."""

@@ -1,7 +1,6 @@
-"""The flusher: turns messages of a leased slot into deliver frames.
+"""The flusher: encodes messages of a leased slot as deliver frames. The messages stay in their slot.
 
-It has only references; the messages stay in their slot. Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture",
-the Message Flusher.
+Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture", the Message Flusher.
 """
 
 from __future__ import annotations
@@ -17,14 +16,14 @@ from broker.core.queue.level import Level
 from broker.slots.slot import Slot, single
 
 _END: Final = b"\xce"
-_CONSTANT_BYTES: Final = 33  # of a delivery in three frames, without exchange, key, consumer tag, header and body
+_CONSTANT_BYTES: Final = 33  # a delivery in three frames, without exchange, key, consumer tag, header and body
 LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
-_BATCH_MIN: Final = 16  # fewer messages are appended one by one, unless other queues have them too
-_SHARED_BYTES: Final = 256 << 10  # the frames of a larger batch are not kept for the next queue
+_BATCH_MIN: Final = 16  # fewer messages are appended one by one, unless another queue has just delivered them
+_SHARED_BYTES: Final = 256 << 10  # the frames of larger batches are not kept for the next queue
 
 
 class _Batch:
-    """Small messages that one queue has just delivered, and that other queues may deliver next.
+    """Small messages that one queue has just delivered, and other queues may deliver next.
 
     Shapes: ``middles`` has for each message the octets between delivery tag and body, ``frames`` all octets after the
         delivery tag; ``frames`` is built when a second queue delivers the batch.
@@ -53,7 +52,7 @@ class _Batch:
         self.frames: list[bytes] = []
 
     def encode(self) -> list[bytes]:
-        """Return the frames, made at the first call."""
+        """Return the frames, which the first call builds."""
         if not self.frames:
             frames = []
             for place, message in enumerate(self.messages):
@@ -64,7 +63,7 @@ class _Batch:
 
 
 class _Latest:
-    """Hold the batch that was delivered last, and the first of the messages last delivered together."""
+    """The last delivered batch, and the first message of the last delivery."""
 
     __slots__ = ("batch", "first")
 
@@ -77,7 +76,7 @@ class _Latest:
         self.batch = batch
 
     def note_first(self, message: Message | None) -> bool:
-        """Record the first of some messages, and return whether they were just delivered from another queue."""
+        """Record the first message of a delivery, and return whether the previous delivery began with it."""
         again = self.first is message
         self.first = message
         return again
@@ -87,15 +86,15 @@ _latest: Final = _Latest()
 
 
 def forget_latest() -> None:
-    """Let go of the messages that were delivered last."""
+    """Release the messages that were delivered last."""
     _latest.note(_Batch([], [], 0, 0, 0, 0))
     _latest.note_first(None)
 
 
 def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]) -> int:
-    """Append deliver, header and body frames to the consumer's connection and return the number of messages delivered.
-    HOT. It stops when the connection's output reaches high water; the caller puts back the rest. Messages that need no
-    acknowledgement are settled here.
+    """Append deliver, header and body frames to the consumer's connection, and return the number of messages delivered.
+    HOT. It stops when the connection's output reaches high water; the caller puts back the others. Messages that need
+    no acknowledgement are settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
     Cost: a few pieces per message, appended for many messages at once, and joined once per loop turn; large bodies are
         not copied. Queues that deliver the same messages in succession share the equal parts of their frames.
@@ -171,7 +170,7 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
 
 
 def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, octets: list[bytes]) -> int:
-    """Append the deliveries of messages just delivered from another queue; return their number, all or none."""
+    """Append the deliveries if another queue has just delivered the same messages; return their number, otherwise 0."""
     batch = _latest.batch
     connection = consumer.connection
     count = len(messages)
@@ -196,8 +195,8 @@ def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, 
 def _append_small(
     consumer: Consumer, messages: list[Message | None], start: int, tag: int, octets: list[bytes], high_water: int
 ) -> int:
-    """Append the deliveries of small messages from an index on, and return their number. It stops before a message
-    without exactly one small body frame, or with another length of exchange and key, and at high water.
+    """Append the deliveries of small messages from index `start` on, and return their number. It stops at high water,
+    and before a message without exactly one small body frame, or with another length of exchange and key.
     """
     connection = consumer.connection
     session = consumer.session
@@ -261,7 +260,7 @@ def _heads(consumer: Consumer, suffix_bytes: int, tag: int, count: int) -> list[
 
 def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
     """Distribute messages evenly while consumers have room, and return each consumer's share. Each consumer gets one
-    message in turn. With a full batch, each gets a contiguous share, which costs less to deliver and to acknowledge.
+    message in turn; of a full batch each gets a contiguous share, which costs less to deliver and to acknowledge.
     Shapes: ``len(indexes) <= sum(rooms)``; shares are in the order of ``rooms`` and ascend.
     """
     open_places = [place for place, room in enumerate(rooms) if room]
@@ -296,7 +295,7 @@ def spread(indexes: Sequence[int], rooms: Sequence[int]) -> list[Sequence[int]]:
 
 
 def _one_each(indexes: Sequence[int], rooms: Sequence[int], open_places: list[int]) -> list[Sequence[int]]:
-    """Distribute one message to each of some consumers in turn."""
+    """Distribute messages one by one to the consumers in turn."""
     shares: list[list[int]] = [[] for _ in rooms]
     position = 0
     while position < len(indexes):
@@ -313,28 +312,28 @@ def _one_each(indexes: Sequence[int], rooms: Sequence[int], open_places: list[in
     return list(shares)
 
 
-def rooms_of(consumers: Sequence[Consumer], most: int) -> list[int]:
-    """Return the number of messages that each of several consumers can take now. Consumers that share their channel's
-    prefetch use it up together: each number is its share of `most` messages distributed round-robin.
+def rooms_of(consumers: Sequence[Consumer], limit: int) -> list[int]:
+    """Return how many messages each consumer can take now. If consumers share their channel's prefetch, each number is
+    the consumer's share of `limit` messages distributed round-robin.
     """
     rooms = [consumer.room() for consumer in consumers]
     for consumer in consumers:
         if consumer.session.prefetch_channel:
-            return _dealt(consumers, rooms, most)
+            return _dealt(consumers, rooms, limit)
     return rooms
 
 
-def _dealt(consumers: Sequence[Consumer], rooms: Sequence[int], most: int) -> list[int]:
+def _dealt(consumers: Sequence[Consumer], rooms: Sequence[int], limit: int) -> list[int]:
     left = {consumer.session: consumer.session.room() for consumer in consumers}
     dealt = [0] * len(rooms)
     open_places = list(range(len(rooms)))
-    while open_places and most > 0:
+    while open_places and limit > 0:
         still_open = []
         for place in open_places:
             session = consumers[place].session
-            if dealt[place] < rooms[place] and left[session] > 0 and most > 0:
+            if dealt[place] < rooms[place] and left[session] > 0 and limit > 0:
                 dealt[place] += 1
-                most -= 1
+                limit -= 1
                 if not consumers[place].no_ack:
                     left[session] -= 1
                 still_open.append(place)

@@ -1,4 +1,4 @@
-"""The message loader: build messages from records read back, sharing common parts among neighbours."""
+"""The message loader: build messages from records read from disk; neighbouring messages share equal parts."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.store.reading import MessageBuilder
 from broker.store.record import DUE, TARGET, TARGET_BYTES, route_names
 
-ENVELOPES_MAX: Final = 16_384  # some 400 bytes each; a cache with fewer entries than a queue has routes never hits
+ENVELOPES_MAX: Final = 16_384  # about 400 bytes each; a cache with fewer entries than a queue has routes never hits
 HEADERS_MAX: Final = 1024
 HEADER_MAX_BYTES: Final = 512
 
-_Known = tuple[bytes, HeaderFacts, int]  # a content header, its facts, and the charge of a message with it and no body
+_Known = tuple[bytes, HeaderFacts, int]  # a content header, its facts, and the charge of a message without its body
 
 
 class MessageLoader(MessageBuilder[Message]):
-    """The builder of the messages of slots read back. Several threads call it concurrently. Invariant: each cache stays
-    correct when threads interleave; an entry may be created twice.
+    """Build messages from the records of slots. Several threads call it concurrently: each cache stays correct when
+    they interleave, but an entry may be created twice.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ class MessageLoader(MessageBuilder[Message]):
         body_at: int,
         stop: int,
     ) -> Message:
-        """Return a message with the place of its record. HOT."""
+        """Return a message that knows the position of its record. HOT."""
         route = block[route_at:header_at]
         envelope = self._envelopes.get(route)
         if envelope is None:
@@ -75,7 +75,9 @@ class MessageLoader(MessageBuilder[Message]):
 
 
 def _due_ms(targets: bytes) -> int:
-    """Return the moment in the targets of a record, 0 without one; only a producer's number precedes it."""
+    """Return when a delayed message is due, from the targets of its record; 0 for others. A producer's number may
+    precede the time.
+    """
     for at in (0, TARGET_BYTES):
         number, due_ms = TARGET.unpack_from(targets, at)
         if number == DUE:
@@ -83,7 +85,7 @@ def _due_ms(targets: bytes) -> int:
     return 0
 
 
-def weigh(messages: Sequence[Message | None]) -> tuple[int, int]:
+def total_charge(messages: Sequence[Message | None]) -> tuple[int, int]:
     """Return the total charge of the messages, in bytes, and how many of them are None."""
     charge = missing = 0
     for message in messages:

@@ -1,7 +1,7 @@
 """The pager: keep the messages in memory within a budget by moving slots to disk.
 
 A slot that is paged out keeps only its range of ids in memory. Slots farthest from the head of their queue are paged
-out first; a slot that a worker is delivering from stays. Durable queues without consumers keep little in memory,
+out first, except slots from which a worker is delivering. Durable queues without consumers keep little in memory,
 because they only grow, and the next checkpoint writes their entries anyway. Paging out a logged message writes only its
 queue-log entry; a transient message is written to the spill.
 """
@@ -9,7 +9,6 @@ queue-log entry; a transient message is written to the spill.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 from typing import Final
 
 from broker.core.deadlines import Clock
@@ -17,6 +16,7 @@ from broker.core.message.delay import HeldMessage, due_ms_of
 from broker.core.message.message import Message
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.level import Level
+from broker.slots.redeliveries import spans
 from broker.slots.slot import Slot
 from broker.slots.states import Fill, Tenure
 from broker.store.message_log import untrack
@@ -25,25 +25,23 @@ from broker.store.record import TARGET, due_target, encode_message
 from broker.store.segment import OFFSET_BITS, SPILLED
 from broker.store.store import VhostStore
 
-TURN_MESSAGES: Final = SHARE_ENTRIES  # with a record, per turn: as many as publishers may add to the vhost in a turn
-LEAVING_TURNS: Final = 128  # in which the slots of idle queues leave, one a turn at least
-UNTRACKED_MIN: Final = 100  # messages of a sealed slot that the garbage collector does not visit
-SLOT_COST: Final = 1000  # at least, however few messages it holds, of a slot that opens a file
-BUFFERED_COST: Final = 30  # of one that opens none, and writes a few entries into a buffer
-SPILL_COST: Final = (
-    8  # a message without a record is encoded and written; 1,000 of them are more than a short turn reads
-)
-SPILL_BYTES: Final = 128  # cost as much as a message; a turn writes a mebibyte
+# Costs are in messages that have a log record.
+TURN_MESSAGES: Final = SHARE_ENTRIES  # the cost paged out in a turn: as much as publishers may add to a vhost meanwhile
+LEAVING_TURNS: Final = 128  # turns in which the waiting slots of idle queues are paged out, at least one slot per turn
+UNTRACKED_MIN: Final = 100  # a sealed slot with this many messages is hidden from the garbage collector
+SLOT_COST: Final = 1000  # the least cost of a slot for which a file is opened
+BUFFERED_COST: Final = 30  # the least cost of a slot whose entries are written into a buffer
+SPILL_COST: Final = 8  # the cost of a message without a record, which must be encoded and written
+SPILL_BYTES: Final = 128  # this many bytes of a slot with such messages cost 1, so a turn writes a mebibyte
 RELIEF: Final = 0.75  # paging stops when this share of the budget is in use
-IDLE_SHARE: Final = 0.125  # of the budget, for queues without consumers
-LOOKS_MIN: Final = 2000  # slots examined per tick, which takes about a millisecond
-LOOKS_SHARE: Final = 10  # or one tick examines this part of all slots, each slot once a second
+IDLE_SHARE: Final = 0.125  # the share of the budget for queues without consumers
+CHECKS_MIN: Final = 2000  # slots checked per tick, which takes about a millisecond, ...
+CHECKS_DIVISOR: Final = 10  # ... or a tenth of all slots, if that is more: each slot once a second
 
 
 class _Resident:
-    """A slot in memory.
-
-    Units: ``counted_bytes`` is its charge at the last check, ``idle_bytes`` its part of the idle queues' charge.
+    """A slot in memory. Units: ``counted_bytes`` is its charge at the last check, ``idle_bytes`` its part of the idle
+    queues' charge.
     """
 
     __slots__ = ("counted_bytes", "idle_bytes", "level", "since_ms", "slot")
@@ -61,12 +59,11 @@ class _Resident:
         return more
 
     def count_idle(self) -> int:
-        """Count the slot among those of idle queues, and return its charge."""
+        """Count the slot towards the idle queues' charge, and return its charge."""
         self.idle_bytes = self.counted_bytes
         return self.idle_bytes
 
     def clear(self) -> None:
-        """Count nothing."""
         self.counted_bytes = self.idle_bytes = 0
 
 
@@ -88,22 +85,20 @@ class Pager:
         self.paged_out = 0
         self.spilled = 0
         self._resident: dict[Slot, _Resident] = {}
-        self._round: list[_Resident] = []  # slots to be examined next, from the end
-        self._looks = LOOKS_MIN  # slots per tick, in this round
+        self._round: list[_Resident] = []  # slots to be checked, beginning at the end
+        self._checks = CHECKS_MIN  # slots to be checked per tick in this round
         self._young: list[_Resident] = []  # new since the last tick
         self._newest: dict[Level, _Resident] = {}  # the open slot of each level, or the last one that was open
         self._idle_bytes = 0
-        self._leaving: deque[_Resident] = (
-            deque()
-        )  # slots of idle queues, to be paged out when their records are written
-        self._candidates: list[_Resident] = []
+        self._leaving: deque[_Resident] = deque()  # slots of idle queues, paged out once their records are written
+        self._candidates: list[_Resident] = []  # slots to be paged out while over budget, beginning at the end
 
     def set_budget(self, budget_bytes: int) -> None:
         """Set the memory budget, from the next tick on."""
         self.budget_bytes = budget_bytes
 
     def kept(self, level: Level, slot: Slot) -> None:
-        """Count a slot that begins to hold messages in memory."""
+        """Add a slot whose messages are in memory from now on."""
         known = self._resident.get(slot)
         young = self._resident[slot] = _Resident(level, slot, self._clock.now_ms)
         if known is not None:  # it was paged out and read back between two checks
@@ -123,24 +118,24 @@ class Pager:
         self._round, self._young, self._candidates = [], [], []
 
     def tick(self) -> None:
-        """Recount the resident slots, seal old ones, and decide whether to page out.
+        """Recount the resident slots, seal old ones, and decide whether to page out; called ten times a second.
 
-        Cost: n resident slots, at most 2,000 of them or a tenth; called ten times a second.
+        Cost: 2,000 resident slots, or a tenth of them if that is more.
         """
         old_ms = self._clock.now_ms - self._window_ms
         if not self._round:
             self._round = list(self._resident.values())
-            self._looks = max(LOOKS_MIN, -(-len(self._round) // LOOKS_SHARE))
-        looks = self._looks
+            self._checks = max(CHECKS_MIN, -(-len(self._round) // CHECKS_DIVISOR))
+        checks = self._checks
         aged: list[_Resident] = []
-        for resident in self._round[-looks:]:
-            self._look(resident)
+        for resident in self._round[-checks:]:
+            self._recount(resident)
             slot = resident.slot
             if slot.fill is Fill.OPEN and resident.since_ms < old_ms and slot.contents is not None:
                 aged.append(resident)
-        del self._round[-looks:]
+        del self._round[-checks:]
         for resident in self._young:
-            self._look(resident)
+            self._recount(resident)
         self._young = []
         for resident in aged:
             if resident.slot.tenure is not Tenure.DELETED:
@@ -154,12 +149,11 @@ class Pager:
         self.pressed = over or self._may_leave()
 
     def turn(self) -> bool:
-        """Page out a few slots: those of idle queues, then those farthest from the head of their queue.
+        """Page out a few slots, and return whether any was, so that the next turn reads less input.
 
-        Above the memory budget, page out as many as publishers may add in a turn, otherwise an even part of the leaving
-        slots, because a batch of the log may let a hundred slots leave at once.
-
-        Return whether any left, so that the next turn reads less input.
+        Slots of idle queues are first, then those farthest from the head of their queue. Above the memory budget, page
+        out as many messages as publishers may add in a turn. Otherwise page out a part of the waiting slots of idle
+        queues, because a written batch of the log may release a hundred slots at once.
         """
         paged_out = self.paged_out
         budget = TURN_MESSAGES
@@ -180,7 +174,7 @@ class Pager:
         return self.paged_out > paged_out
 
     def _page_out(self, resident: _Resident) -> int:
-        """Page out a slot, unless it is in use, and return the cost, in messages with a record."""
+        """Page out a slot, unless it is in use, and return the cost."""
         slot, level = resident.slot, resident.level
         if slot.contents is None or slot.tenure is Tenure.DELETED or level.deleted or self._in_service(slot):
             return 0
@@ -193,7 +187,7 @@ class Pager:
             bodies = [len(message.body) for message in slot.contents if message is not None]
             slot.page_out(sum(bodies) * slot.length // slot.unsettled)
             self.paged_out += 1
-            self._look(resident)
+            self._recount(resident)
         cost = max(SLOT_COST if self._store.queues.written > written else BUFFERED_COST, slot.length)
         if self.spilled == spilled:
             return cost
@@ -201,8 +195,8 @@ class Pager:
 
     # -- what is in memory --------------------------------------------------------------------------------------------
 
-    def _look(self, resident: _Resident) -> None:
-        """Recount a slot; drop it if it is no longer in memory."""
+    def _recount(self, resident: _Resident) -> None:
+        """Recount a slot, and remove it if it is no longer in memory."""
         slot = resident.slot
         current = self._resident.get(slot) is resident
         if not current or slot.contents is None or slot.tenure is Tenure.DELETED:
@@ -225,7 +219,7 @@ class Pager:
         contents = resident.slot.contents
         if contents is not None and len(contents) >= UNTRACKED_MIN:
             untrack(contents)
-        self._look(resident)
+        self._recount(resident)
         if (
             resident.idle_bytes
             or not resident.counted_bytes
@@ -242,7 +236,7 @@ class Pager:
 
     @staticmethod
     def _is_idle(level: Level) -> bool:
-        """Return whether a level only grows. The queue of a tap does not: the slot writer empties it."""
+        """Return whether a level only grows. The queue of a tap is not idle: the slot writer empties it."""
         queue = level.queue
         return level.durable and not (queue.consumers.present or queue.is_tap)
 
@@ -253,7 +247,7 @@ class Pager:
         return message is not None and message.logged
 
     def _may_leave(self) -> bool:
-        """Return whether the first leaving slot can be paged out: its records are in the log file."""
+        """Return whether the first slot in ``_leaving`` can be paged out: its records are in the log file."""
         leaving = self._leaving
         if not leaving:
             return False
@@ -265,9 +259,8 @@ class Pager:
     def log_entries(self, level: Level, slot: Slot, *, for_checkpoint: bool = False) -> bool:
         """Write the missing queue-log entries of a resident slot, and spill the messages without a record.
 
-        Return False, having written nothing, when a record of the slot is not in the log file yet. For a checkpoint the
-        entries are written before the records, which it syncs before it relies on them, and nothing is spilled, because
-        a checkpoint leaves out transient messages.
+        Return False, having written nothing, if a record of the slot is not in the log file yet. A checkpoint does not
+        wait for that, because it syncs the records itself, and spills nothing, because it omits transient messages.
         Invariant: an entry that a checkpoint may rely on is never written again.
         """
         if slot.contents is None:
@@ -284,7 +277,7 @@ class Pager:
         return True
 
     def _entries(self, level: Level, slot: Slot, start: int) -> Entries:
-        """Return the entries from an index on; record in the slot which messages have no place on disk."""
+        """Return the entries from an index on; record in the slot which messages have no record on disk."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents[start:] if start else slot.contents
         positions = [message.position for message in contents if message is not None]
@@ -294,7 +287,7 @@ class Pager:
         positions, sizes = [0] * len(contents), [0] * len(contents)
         for place, message in enumerate(contents):
             if message is not None:
-                if self._serves(message.position, level):
+                if self._may_refer(level, message.position):
                     positions[place], sizes[place] = message.position, message.record_bytes
                 else:
                     slot.note_unlogged(start + place)
@@ -326,18 +319,18 @@ class Pager:
             due_ms = [due_ms_of(message) for message in slot.contents[start : start + len(positions)]]
         self._store.queues.write(level.number, slot.first + start, entries, due_ms, durable=level.durable)
 
-    def _serves(self, position: int, level: Level) -> bool:
-        """Return whether the slots of a level may point to a record at this position.
+    def _may_refer(self, level: Level, position: int) -> bool:
+        """Return whether the slots of a level may refer to a record at this position.
 
-        The slots of a durable queue keep their log segments on disk. Other queues do not, so they may point only to the
-        spill, and there only to segments that some slot keeps.
+        The slots of a durable queue pin their log segments. Those of other queues do not, so they may refer only to
+        records in the spill, and only in segments that a slot pins.
         """
         if position < SPILLED:
             return level.durable and position > 0
         return position >> 32 in self._store.spill.live
 
     def _spill(self, level: Level, slot: Slot) -> None:
-        """Write the messages that exist only in memory to the spill, with one call, and then their entries."""
+        """Write the messages that exist only in memory to the spill, in one call, and then their entries."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents
         unlogged = dict.fromkeys(slot.unlogged)  # after a failed write an index may be listed twice
@@ -351,24 +344,25 @@ class Pager:
                 message.envelope.route,
                 message.header,
                 message.body,
-                _due_target(message) + TARGET.pack(number, first + index),
+                (due_target(message.due_ms) if isinstance(message, HeldMessage) else b"")
+                + TARGET.pack(number, first + index),
             )
             for index, message in messages
         ]
         positions = self._store.spill.extend(records)
         for (_, message), position, record in zip(messages, positions, records, strict=True):
-            if not 0 < message.position < SPILLED:  # other transient queues that share it may point there too
+            if not 0 < message.position < SPILLED:  # other transient queues with the message may refer to the record
                 message.recorded(position, len(record))
         self.spilled += len(messages)
         place = 0
-        for run in _runs([index for index, _ in messages]):
-            stop = place + len(run)
-            self._write(level, slot, run.start, (positions[place:stop], list(map(len, records[place:stop]))))
+        for start, end in spans([index for index, _ in messages]):
+            stop = place + end - start
+            self._write(level, slot, start, (positions[place:stop], list(map(len, records[place:stop]))))
             place = stop
-        slot.note_spilled()  # not earlier: if the spill fails, they have no place on disk
+        slot.note_spilled()  # not earlier: if a write fails, the messages have no entries
 
     def _rank(self) -> list[_Resident]:
-        """List the slots that may be paged out, the first to leave last."""
+        """List the slots that may be paged out, the farthest from the head of its queue last."""
         heads: dict[Level, int] = {}
         ranked: list[tuple[int, int, int, _Resident]] = []
         for place, resident in enumerate(self._resident.values()):
@@ -385,21 +379,3 @@ class Pager:
     def _in_service(slot: Slot) -> bool:
         """Return whether a worker is delivering from this slot."""
         return slot.owner is not None and slot.ready > 0
-
-
-def _due_target(message: Message) -> bytes:
-    """Return the targets that the moment of a held message adds to its record."""
-    return due_target(message.due_ms) if isinstance(message, HeldMessage) else b""
-
-
-def _runs(indexes: list[int]) -> Iterator[range]:
-    """Yield the runs of consecutive indexes."""
-    if not indexes:
-        return
-    start = previous = indexes[0]
-    for index in indexes[1:]:
-        if index != previous + 1:
-            yield range(start, previous + 1)
-            start = index
-        previous = index
-    yield range(start, previous + 1)

@@ -1,6 +1,6 @@
 """The ready messages of a queue for operators: peek at them, and move them to other queues.
 
-Messages on disk are read without loading their slots, so that inspecting a long queue does not fill the memory.
+Peeking reads messages from disk without loading their slots, so that inspecting a long queue does not fill the memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from broker.delivery.committer import EngineCommitter
     from broker.delivery.reader import SlotReader
 
-LOOK_S: Final = 1.0
+CHECK_S: Final = 1.0  # between two checks whether the broker has failed
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +39,11 @@ class Peeked:
     body: bytes
     redelivered: bool
 
+    @classmethod
+    def of(cls, message: Message, message_id: int, priority_level: int, *, redelivered: bool) -> Peeked:
+        envelope, header, body = message.envelope, message.header, message.body
+        return cls(message_id, priority_level, envelope.exchange, envelope.key, header, body, redelivered)
+
 
 class LocalMessages:
     """The ready messages of one queue, as an operator sees them."""
@@ -50,7 +55,7 @@ class LocalMessages:
         self._committer = committer
 
     async def peek(self, count: int) -> list[Peeked]:
-        """Return the next ready messages, none of which counts as delivered: by priority, then by id.
+        """Return the next ready messages by priority, then by id; they do not count as delivered.
 
         Raises: StoreFailed, CorruptRecord; in a cluster, BrokerError.
         Cost: one read for each slot that is not in memory.
@@ -71,8 +76,8 @@ class LocalMessages:
         return found
 
     async def move(self, move: Move) -> None:
-        """Perform the next batch of a move, once its slot is in memory; at any time, each message is either in its old
-        queue or in its new ones. Raises: what `load` raises; in a cluster, BrokerError.
+        """Perform the next batch of a move, once its slot is in memory. Each message is always either in its old queue
+        or in its new ones. Raises: what `load` raises; in a cluster, BrokerError.
         """
         missing = move.batch()
         if missing is not None:
@@ -87,22 +92,14 @@ async def _peek_slot(level: Level, slot: Slot, limit: int) -> list[Peeked]:
     places = [(index, level.message_id(slot, index), slot.redelivered(index)) for index in wanted]
     messages = await messages_at(level, slot, wanted)
     return [
-        Peeked(
-            message_id,
-            level.priority,
-            message.envelope.exchange,
-            message.envelope.key,
-            message.header,
-            message.body,
-            redelivered,
-        )
+        Peeked.of(message, message_id, level.priority, redelivered=redelivered)
         for index, message_id, redelivered in places
         if (message := messages[index]) is not None
     ]
 
 
 async def messages_at(level: Level, slot: Slot, wanted: Sequence[int]) -> Sequence[Message | None]:
-    """Return the messages of a slot by index, at least the wanted ones; the slot is not loaded.
+    """Return the messages of a slot by index, at least the wanted ones, without loading the slot.
 
     Raises: StoreFailed, CorruptRecord.
     """
@@ -132,15 +129,15 @@ async def load(
         vhost was deleted.
     """
     read: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    reader.read(level, slot, partial(_go_on, then, read))
+    reader.read(level, slot, partial(_call_and_resolve, then, read))
     while not read.done():  # a failed read ends the vhost or the broker, and never calls back
-        await asyncio.wait([read], timeout=LOOK_S)
+        await asyncio.wait([read], timeout=CHECK_S)
         committer.check()
     await read
 
 
-def _go_on(then: Callable[[], object], read: asyncio.Future[None]) -> None:
-    """Call `then`, unless the caller was cancelled."""
+def _call_and_resolve(then: Callable[[], object], read: asyncio.Future[None]) -> None:
+    """Call `then` and resolve the future with its outcome, unless the waiting caller was cancelled."""
     if not read.done():
         try:
             then()

@@ -14,7 +14,7 @@ from broker.core.message.delay import due_ms_of
 from broker.core.message.message import Message
 from broker.core.queue.holding import FETCH_BYTES
 from broker.core.queue.level import Level
-from broker.delivery.message_loader import MessageLoader, weigh
+from broker.delivery.message_loader import MessageLoader, total_charge
 from broker.event_log import get_logger
 from broker.slots.slot import Slot
 from broker.slots.states import Tenure
@@ -32,7 +32,7 @@ T = TypeVar("T")
 class SlotReader:
     """The reader of one vhost. Requests for a slot that is being read share one read.
 
-    Units: ``reads`` counts slots; ``spent`` is the cost of reads on the loop, in deliveries of a message.
+    Units: ``reads`` counts slots; ``spent`` is the cost of reads on the loop, in delivered messages.
     Invariant: a slot is loaded only if it still exists; messages settled meanwhile stay settled. A turn follows each
         read: it logs and delivers the results of the read, such as expiries and dead letters.
     """
@@ -54,8 +54,8 @@ class SlotReader:
         self._reading: set[asyncio.Future[Any]] = set()
         self._threads = ThreadPoolExecutor(2, thread_name_prefix="slot-reader")
         self._waiting: dict[Slot, list[Callable[[], None]]] = {}
-        self._revival = MessageLoader()
-        self._from_disk = False  # the page cache did not have the last slot
+        self._loader = MessageLoader()
+        self._from_disk = False  # the last slot was not in the page cache
         self.reads = 0
         self.spent = 0
 
@@ -72,14 +72,14 @@ class SlotReader:
             return
         self._waiting[slot] = [then]
         self.reads += 1
-        self._read(level, slot, partial(self._loaded, level, slot), self._store.slots.read, self._revival)
+        self._read(level, slot, partial(self._loaded, level, slot), self._store.slots.read, self._loader)
 
     def read_cached(self, level: Level, slot: Slot) -> bool:
         """Read a slot at once if the page cache has it, and return whether it is in memory now."""
         if slot in self._waiting:
             return False
         wanted = list(slot.acks.unsettled(0, slot.length)) if slot.acks.count else range(slot.length)
-        found = self._store.slots.read_cached(level.number, slot.first, slot.end, wanted, self._revival)
+        found = self._store.slots.read_cached(level.number, slot.first, slot.end, wanted, self._loader)
         self._from_disk = not found
         if found:
             self._load(level, slot, found)
@@ -88,7 +88,7 @@ class SlotReader:
         return bool(found)
 
     def read_ahead(self, level: Level, slot: Slot) -> None:
-        """Start reading the next slot if it needs the disk: the worker delivers it next."""
+        """Start to read the next slot, which the worker delivers next, if the last one was not in the page cache."""
         if not self._from_disk:
             return
         following = level.manager.after(slot)
@@ -102,10 +102,10 @@ class SlotReader:
         self._read(level, slot, partial(self._measured, level, slot), self._store.slots.body_sizes)
 
     def moments(self, level: Level, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
-        """Call `then` on the loop with the moments at which the messages of a delayed slot are due. Shapes: one per
-        message, of any value for a settled one; none if the slot is deleted.
+        """Call `then` on the loop with the time at which each message of a slot is due. Shapes: one time per message,
+        of any value for a settled message; none if the slot is deleted.
         """
-        self._read(level, slot, partial(_tell, then, (slot,), ()), self._read_moments)
+        self._read(level, slot, partial(_pass_on, then, (slot,), ()), self._read_moments)
 
     def fetch(
         self,
@@ -113,20 +113,20 @@ class SlotReader:
         wanted: Sequence[tuple[int, Slot]],
         then: Callable[[Mapping[int, Message | None]], None],
     ) -> None:
-        """Call `then` on the loop with messages by id: the first of the wanted ones, at least one. Shapes: None for an
-        unreadable message. The mapping is empty if a slot was deleted meanwhile.
+        """Call `then` on the loop with the first wanted messages by id, at least one. Shapes: `wanted` are message ids
+        with their slots. An unreadable message is None. The mapping is empty if a slot was deleted meanwhile.
         """
         slots = {slot for _, slot in wanted}
         segments = tuple({segment for slot in slots for segment in slot.segments})
         self._submit(
             segments,
-            partial(_tell, then, slots, {}),
+            partial(_pass_on, then, slots, {}),
             self._store.slots.read_some,
             level.number,
             [one for one, _ in wanted],
             segments,
             FETCH_BYTES,
-            self._revival,
+            self._loader,
         )
 
     async def finish(self) -> None:
@@ -171,7 +171,7 @@ class SlotReader:
         self._reading.discard(done)
         if done.cancelled():
             return
-        done.exception()  # `then` looks at it if the slot still exists; a deleted slot's files may be removed
+        done.exception()  # marks it as retrieved: `then` ignores it if the slot was deleted, and its files with it
         try:
             self._store.unpin(segments)
             then(done)
@@ -194,14 +194,12 @@ class SlotReader:
     def _read_moments(
         self, number: int, first: int, end: int, wanted: Sequence[int] | None, segments: tuple[int, ...]
     ) -> list[int]:
-        """Return the moments at which the messages of a slot are due. *Blocking.* Where an entry is damaged, the
-        message itself is read.
-        """
+        """Return when the messages of a slot are due, reading the message where an entry is damaged. *Blocking.*"""
         due_ms = self._store.slots.read_due(number, first, end)
-        untold = [index for index in (range(end - first) if wanted is None else wanted) if not due_ms[index]]
-        if untold:
-            messages = self._store.slots.read(number, first, end, untold, segments, self._revival)
-            for index in untold:
+        missing = [index for index in (range(end - first) if wanted is None else wanted) if not due_ms[index]]
+        if missing:
+            messages = self._store.slots.read(number, first, end, missing, segments, self._loader)
+            for index in missing:
                 due_ms[index] = due_ms_of(messages[index])
         return due_ms
 
@@ -210,7 +208,7 @@ class SlotReader:
         if acks.count:  # messages may have been settled during the read
             for index in acks.bits(slot.length).search(_SETTLED):
                 found[index] = None
-        charge, missing = weigh(found)
+        charge, missing = total_charge(found)
         slot.load(found, charge)
         lost: list[int] = []
         if missing > acks.count:
@@ -221,7 +219,7 @@ class SlotReader:
             level.lose(slot, lost)
 
 
-def _tell(then: Callable[[T], None], slots: Iterable[Slot], nothing: T, done: asyncio.Future[T]) -> None:
-    """Call `then` with the result of a read, or with `nothing` if it failed and a slot was deleted meanwhile."""
-    gone = any(slot.tenure is Tenure.DELETED for slot in slots)
-    then(nothing if gone and done.exception() else done.result())
+def _pass_on(then: Callable[[T], None], slots: Iterable[Slot], empty: T, done: asyncio.Future[T]) -> None:
+    """Call `then` with the result of a read, or with `empty` if it failed because a slot was deleted meanwhile."""
+    deleted = any(slot.tenure is Tenure.DELETED for slot in slots)
+    then(empty if deleted and done.exception() else done.result())

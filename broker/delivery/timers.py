@@ -1,4 +1,4 @@
-"""The timers: a few periodic calls, all on the loop's clock. Nothing here runs per message or per connection."""
+"""The timers: a few periodic calls on the loop's clock, none per message or connection."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""One loop turn: the engine of each vhost works, then each connection with output is written once, then slots are paged
-out.
+"""The loop turn: run the engine of each vhost, then write each connection with output once, then page out slots.
 
 Read callbacks only schedule work, which is done here. So one read causes one write per connection with output. A read
-that is alone in its loop step runs the turn at its end, which saves a pass of the loop.
+that is alone in its loop step runs the turn at its end, which saves a step of the loop.
 """
 
 from __future__ import annotations
@@ -17,15 +16,15 @@ from mypy_extensions import mypyc_attr
 from broker.amqp.output import OutputTaker
 from broker.core.deadlines import Clock
 
-SHARE_BYTES: Final = 128 << 10
+SHARE_BYTES: Final = 128 << 10  # the input of all connections that is handled between two turns
 PIECE_MIN_BYTES: Final = 16 << 10  # smaller pieces per connection would cost more than they gain in fairness
 LONE_READS: Final = 15  # consecutive reads that each run a turn, after one that was alone in its loop step
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Outlet(OutputTaker):
-    """A connection's socket as the turn sees it. Like `TurnEngine` it is a class, not a protocol, because compiled code
-    calls methods of a class without a look-up.
+    """A connection's socket as the turn sees it. Like `TurnEngine`, it is not a protocol, because compiled code calls
+    methods of a class without a look-up.
     """
 
     __slots__ = ()
@@ -85,22 +84,22 @@ class TurnEngine:
     @property
     @abstractmethod
     def has_work(self) -> bool:
-        """Whether there is work for which no turn is scheduled: settlements, records without a waiter, drops."""
+        """Whether there is work for which no turn is scheduled: settlements, records without a waiter, deadlines."""
 
     @abstractmethod
     def turn(self) -> int:
-        """Do the due work of the vhost, and return about how many bytes of records wait to be written."""
+        """Do the due work of the vhost, and return the approximate number of bytes that wait to be written."""
 
     @abstractmethod
     def page_out(self) -> None:
-        """Page out a few slots; called after the output is written, in a turn in which the engine asked for it."""
+        """Page out a few slots; called once the output is written, if the engine called `Turn.page_out_later`."""
 
 
 class Turn(Clock):
     """The loop turn: runs when scheduled, once for all events of a loop step, or at the end of a lone read.
 
-    Invariant: ``scheduled`` is set from scheduling until the turn runs, or from the start of a lone read. An outlet
-        that is touched while the engines work is flushed by the same turn.
+    Invariant: ``scheduled`` is set while a turn is scheduled and during a lone read. An outlet that is touched while
+        the engines run is flushed by the same turn.
     Units: ``now_ms`` is the broker's clock when the current turn was scheduled, which is precise enough for a record's
         timestamp; ``ahead_ms`` is its lead over the system's clock. ``left_bytes`` is the rest of the input budget of
         all connections between two turns; connections that need more wait and are resumed in order.
@@ -122,12 +121,12 @@ class Turn(Clock):
         self.fail = fail  # ends the broker
         self.scheduled = False
         self._reads = 0  # since the current turn was scheduled
-        self._lone_reads = 0  # the number of next reads that may each run a turn
+        self._lone_reads = 0  # how many of the next reads may each run a turn
         self._flushes = False  # a turn has begun, and will flush touched outlets
         self._touched: list[Outlet] = []
         self._paused: list[Outlet] = []
         self.engines: list[TurnEngine] = []
-        self._paging: list[TurnEngine] = []  # they page out after the output of this turn is written
+        self._paging: list[TurnEngine] = []  # engines that page out after the output of this turn is written
         self._backlog = False
         self._check_backlog: Callable[[], bool] = lambda: False
         self._backlog_bytes = 0
@@ -144,9 +143,9 @@ class Turn(Clock):
 
     def begin_read(self) -> bool:
         """Begin a small read, and return whether its end must run the turn; otherwise a turn is scheduled. HOT. The
-        loop does not report how many sockets are ready. So one turn in sixteen is scheduled, and counts its reads:
-        after a single read, the next reads are probably alone too. Several reads share turns, and output to one
-        consumer is written once.
+        loop does not report how many sockets are ready. So at least one turn in sixteen is scheduled, and its reads are
+        counted: after a single read, the next ones are probably alone, too. After several, all reads share turns, so
+        that output to one consumer is written once.
         """
         if self.scheduled:
             self._reads += 1
@@ -161,7 +160,6 @@ class Turn(Clock):
         return True
 
     def read_clock(self) -> None:
-        """Update ``now_ms``."""
         self.now_ms = int(self._wall_clock_s() * 1000)
 
     def set_ahead(self, ahead_ms: int) -> None:
@@ -169,9 +167,7 @@ class Turn(Clock):
         self.ahead_ms = ahead_ms
 
     def check_backlog_by(self, check: Callable[[], bool], over_bytes: int) -> None:
-        """Call `check` in turns that leave at least this much unwritten, and after each turn for which it returned
-        true.
-        """
+        """Call `check` in turns that leave more than `over_bytes` unwritten, and in the turn after it returned True."""
         self._check_backlog = check
         self._backlog_bytes = over_bytes
 
@@ -181,7 +177,7 @@ class Turn(Clock):
         return self._may_act is None or self._may_act()
 
     def act_while(self, may_act: Callable[[], bool]) -> None:
-        """Work and write only while `may_act` returns True; when it becomes True again, a turn must be scheduled."""
+        """Run turns only while `may_act` returns True. When it becomes True again, the caller schedules a turn."""
         self._may_act = may_act
 
     def set_clock(self, wall_clock_s: Callable[[], float]) -> None:
@@ -204,11 +200,11 @@ class Turn(Clock):
             self._paging.append(engine)
 
     def shorten(self) -> None:
-        """Halve the share of input after this turn, which had much other work, as the next one may."""
+        """Halve the share of input after this turn, because other work took long, and may again."""
         self._short = True
 
     def piece_bytes(self) -> int:
-        """Return the number of input bytes of one connection that may be handled now."""
+        """Return how many bytes of input of one connection may be handled now."""
         return max(0, min(self.left_bytes, self._piece_bytes))
 
     def pause(self, outlet: Outlet) -> None:
@@ -256,7 +252,7 @@ class Turn(Clock):
             self.fail(error)
 
     def _resume(self) -> None:
-        """Resume outlets that wait for a share, until it is used up; the others come first in the next turn."""
+        """Resume outlets that wait for a share, until it is used up; the next turn begins with the others."""
         paused, self._paused = self._paused, []
         self._piece_bytes = max(PIECE_MIN_BYTES, self._share_bytes // len(paused))
         for place, outlet in enumerate(paused):

@@ -1,7 +1,7 @@
 """The slot delivery worker: leases slots of its queues and offers their messages to consumers.
 
-Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": there can be several workers, each with a set of queues. A
-    queue moves to another worker when its own fails.
+Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": several workers, each with a set of queues; when a worker
+    fails, its queues move to the others.
 """
 
 from __future__ import annotations
@@ -25,13 +25,11 @@ from broker.slots.states import Owner
 from broker.store.damage import StoreFailed
 
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: the share of one busy queue before the next one is served
-FULL_QUEUES: Final = 2  # this many busy queues fill a turn; the others are served in the next
+FULL_QUEUES: Final = 2  # this many busy queues fill a turn; other queues are served in the next one
 QUEUE_COST: Final = 8  # a queue with one message takes as long as this many messages of a busy one
-CROWD_QUEUES: Final = (
-    TURN_MESSAGES * FULL_QUEUES // QUEUE_COST
-)  # queues with one message each that fill a worker's turn
+CROWD_QUEUES: Final = TURN_MESSAGES * FULL_QUEUES // QUEUE_COST  # queues with one message each that fill a turn
 EXPIRED_COST: Final = 3  # expired messages may be dead-lettered, which takes longer than a delivery
-FIRST_TURNS: Final = 4  # turns of a queue that are run before a method: more than one read brings
+FIRST_TURNS: Final = 4  # shares of a queue delivered before a method: more messages than one read brings
 FAILURES_MAX: Final = 3  # a queue with which this many workers failed is served only on demand
 
 _log = get_logger()
@@ -66,7 +64,7 @@ class Worker(QueueWorker["Queue"]):
         self.firehose = firehose
 
     def shrink(self) -> None:
-        """Give the set of queues a table of its size: it never shrinks by itself."""
+        """Copy the set of queues, because a set's table never shrinks."""
         self.queues = set(self.queues)
 
     def wake(self, queue: Queue) -> None:
@@ -79,21 +77,21 @@ class Worker(QueueWorker["Queue"]):
 
     def turn(self) -> int:
         """Serve every awake queue and return the number of messages delivered. Queues with more to deliver stay awake
-        for the next turn. Raises: any error of a defect; the caller retires this worker and its queues move.
+        for the next turn. Raises: any error of a defect; the caller then retires this worker.
         """
         ready, self.ready = self.ready, []
         budget = TURN_MESSAGES * FULL_QUEUES
         handed_out = 0
         for place, queue in enumerate(ready):
             if budget <= 0:
-                self.ready[:0] = ready[place:]  # before those that were served
+                self.ready[:0] = ready[place:]  # before the queues served in this turn
                 break
             before = queue.ready if queue.prioritized else queue.level.manager.ready
             more = False
             spent = 0
             try:
                 if not queue.deleted and not self._serve_lone(queue):
-                    spent = self._reader.spent  # of the messages read below; the reader is not compiled
+                    spent = self._reader.spent  # read only here, because the reader is not compiled
                     more = self._serve(queue)
                     spent = self._reader.spent - spent
             except Exception:
@@ -119,21 +117,21 @@ class Worker(QueueWorker["Queue"]):
         return handed_out
 
     def serve(self, queue: Queue) -> None:
-        """Serve one queue at once; the next turn continues with it, and hits any defect again."""
+        """Serve one queue at once. The next turn continues with it, also after a defect."""
         try:
             more = not self._serve_lone(queue) and self._serve(queue)
         except StoreFailed:
             raise
-        except Exception:  # noqa: BLE001 - a defect here is not an error of the client that publishes or asks
+        except Exception:  # noqa: BLE001 - a defect, not an error of the client whose method is running
             _log.exception("queue.failed", queue=queue.name)
             more = True
         if more:
             self.wake(queue)
 
     def serve_first(self, queue: Queue) -> int:
-        """Serve a queue before a method that would see its messages, and return the number delivered.
+        """Serve a queue before a method that would find its messages ready, and return the number delivered.
 
-        Continue while consumers have room, for a few turns of the queue at most.
+        Continue while consumers have room, for at most FIRST_TURNS shares.
         """
         handed_out = 0
         for _ in range(FIRST_TURNS):
@@ -160,8 +158,8 @@ class Worker(QueueWorker["Queue"]):
         return more
 
     def _serve_lone(self, queue: Queue) -> bool:
-        """Deliver the only message of a queue to its only consumer, and return whether nothing else has to be done.
-        Most of many queues have one message at a time. Everything else is left to `_serve_levels`.
+        """Deliver the only message of a queue to its only consumer; return False if `_serve` must serve the queue. With
+        many queues, most have one message at a time.
         """
         ring = queue.consumers
         level = queue.level
@@ -244,7 +242,7 @@ class Worker(QueueWorker["Queue"]):
     def _deliver_traced(
         firehose: Firehose, consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
     ) -> int:
-        """Deliver as `deliver` does, which may remove the messages from the slot, and notify the firehose."""
+        """Deliver as `deliver` does, and report the messages, which it may remove from the slot, to the firehose."""
         contents = slot.contents
         assert contents is not None
         passing = [(contents[index], slot.redelivered(index)) for index in indexes]
@@ -255,7 +253,7 @@ class Worker(QueueWorker["Queue"]):
     def _deliver(
         self, level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer], rooms: list[int]
     ) -> Sequence[int]:
-        """Deliver round-robin to several consumers, and return the rest."""
+        """Deliver round-robin to several consumers, and return the messages that were not delivered."""
         if (
             isinstance(indexes, range)
             and len(indexes) <= len(consumers)
@@ -289,9 +287,9 @@ class Worker(QueueWorker["Queue"]):
 def _deliver_one_each(
     level: Level, slot: Slot, indexes: range, consumers: list[Consumer], rooms: list[int]
 ) -> Sequence[int]:
-    """Deliver one message to each of several consumers in turn, and return the rest; none was delivered before. HOT.
+    """Deliver one fresh message to each consumer in turn, and return those that were not delivered. HOT.
 
-    Cost: of many consumers most get one message in a turn, and two calls each are less than a share of a batch.
+    Cost: two calls per consumer, fewer than for a share of a batch; most of many consumers get one message in a turn.
     """
     at, stop = indexes.start, indexes.stop
     last: Consumer | None = None
@@ -309,7 +307,7 @@ def _deliver_one_each(
 
 
 def _put_back(queue: Queue, level: Level, slot: Slot, indexes: Sequence[int], consumers: list[Consumer]) -> None:
-    """Put back taken messages that no consumer has, after an error."""
+    """Put back taken messages that were not delivered, after an error."""
     held = {index for consumer in consumers for index in consumer.session.unacked.indexes_of(slot)}
     queue.put_back(level, slot, [index for index in indexes if index not in held and index not in slot.acks])
 
@@ -324,7 +322,7 @@ class Workers:
         self._reader = reader
         self._schedule = schedule
         self._awaited = awaited
-        self._born = 0
+        self._created = 0
         self._sharing: list[ChannelConsumers] = []  # channels whose shared prefetch has room again
         self._firehose: Firehose | None = None
         self.credit = PublishCredit(schedule)
@@ -353,18 +351,18 @@ class Workers:
             worker.queues.discard(queue)
 
     def shrink(self) -> None:
-        """Shrink the sets from which queues were deleted, and let go of the messages that were delivered last."""
+        """Shrink the sets of queues, and release the messages that were delivered last."""
         forget_latest()
         for worker in self.workers:
             worker.shrink()
 
     def share(self, session: ChannelConsumers) -> None:
-        """Serve the queues of a channel whose consumers share a prefetch in the next turn, before all others."""
+        """Schedule the queues of a channel whose consumers share a prefetch, before all others in the next turn."""
         self._sharing.append(session)
         self._schedule()
 
     def turn(self) -> None:
-        """Run every worker, and then the publishers; a failing worker is retired and its queues move."""
+        """Run every worker, then let publishers continue; a failing worker is replaced."""
         if self._sharing:
             self._share_out()
         delivered = 0
@@ -379,7 +377,7 @@ class Workers:
                 if handed_out := worker.turn():
                     delivered += handed_out
                     if ready > 1:
-                        # It goes last next time, so that none is always first to fill an output.
+                        # The last one next time, so that no worker is always the first to fill an output.
                         self._put_last(worker, worker)
             except StoreFailed:
                 raise
@@ -393,13 +391,13 @@ class Workers:
             left = 0
             for worker in self.workers:
                 left += len(worker.ready)
-            credit.turn(delivered, behind=left > 0, crowded=left > CROWD_QUEUES, awaited=bool(self._awaited.left))
+            credit.turn(delivered, behind=left > 0, crowded=left > CROWD_QUEUES, awaited=bool(self._awaited.lagging))
 
     def _share_out(self) -> None:
-        """Serve the queues of channels that share a prefetch, each channel's consumers in turn.
+        """Serve the queues of channels whose consumers share a prefetch, each channel's consumers in turn.
 
-        The order is independent of workers and of wake-ups; otherwise the room for one message would go to the first
-        queue every time. Work beyond a turn is left to the workers.
+        Otherwise room for one message would be given to the queue that wakes first, every time. Work beyond a turn is
+        left to the workers.
         """
         sharing, self._sharing = self._sharing, []
         budget = TURN_MESSAGES * FULL_QUEUES
@@ -417,7 +415,7 @@ class Workers:
                 budget -= max(QUEUE_COST, before - queue.ready)
 
     def retire(self, worker: Worker) -> None:
-        """Replace a worker by a new one: its leases return to the slot managers, its queues move."""
+        """Replace a worker: its leases end, and its queues are assigned again."""
         self._put_last(worker, self._new_worker())
         for queue in worker.queues:
             for level in queue.levels:
@@ -427,10 +425,10 @@ class Workers:
                 queue.wake()
 
     def _put_last(self, worker: Worker, last: Worker) -> None:
-        """Remove a worker, and put it or another one after the others."""
+        """Remove a worker, and append `last`, which may be the same one."""
         self.workers = (*[other for other in self.workers if other is not worker], last)
 
     def _new_worker(self) -> Worker:
-        self._born += 1
-        owner = Owner(self._node, f"worker-{self._born}")
+        self._created += 1
+        owner = Owner(self._node, f"worker-{self._created}")
         return Worker(owner, self._reader, self._schedule, self._awaited, self._firehose)

@@ -3,13 +3,13 @@
 A line is `JSON <tab> crc32c of the JSON, 8 hex digits <newline>`. The key "k" names its kind:
 
     store           the first line: format, store (32 hex digits), last_seal (of the lines that a rewrite left out)
-    incarnation     the start of the broker that wrote the seals from that one on (of lines that a rewrite left out)
+    incarnation     the start of the broker that wrote the seals from this one on, for lines left out by a rewrite
     seal, gap       see `Seal` and `Gap`; the slot file of a gap is removed
-    released        all slot files of that queue up to that seal are removed, or about to be
+    released        all slot files of the queue up to this seal are removed, or about to be
     cursor          see `Cursor`
     cursor_removed  name, vhost, tap
 
-Everything here is plain data: `slot_folder` writes the file, and another process may read it.
+This module is pure: `seal_log_file` writes the file, and other processes may read it.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from typing import Any, ClassVar, Final, Self
 
 from crc32c import crc32c
 
-TAP_PREFIX: Final = "amq.tap."  # of the queue in which the messages of a tap wait for their slot file
+TAP_PREFIX: Final = "amq.tap."  # of the name of a tap's queue, whose messages wait there for their slot file
 FORMAT: Final = 2
 
-QueueKey = tuple[str, int]  # vhost and queue number, which identify a queue even if another one has its name
+QueueKey = tuple[str, int]  # vhost and queue number; a later queue may get the same name, but another number
 Line = Mapping[str, Any]
 
 
 class BadSealLine(Exception):
-    """The line does not belong to a seal log."""
+    """The line is damaged, or not a line of a seal log."""
 
 
 class NewerSealLog(BadSealLine):
@@ -42,20 +42,19 @@ class NewerSealLog(BadSealLine):
 
 
 class _LineFact:
-    """The content of one line, of a ``kind``."""
+    """The fields of one line; ``kind`` is the value of its key "k"."""
 
     __slots__ = ()
     kind: ClassVar[str]
 
     def to_json(self) -> dict[str, Any]:
-        """Return the fields."""
         return asdict(self)  # type: ignore[call-overload,no-any-return]  # all subclasses are dataclasses
 
     @classmethod
     def from_json(cls, line: Line) -> Self:
-        """Return the content of a line; skip fields that a later version added. Raises: BadSealLine.
+        """Return the object for a line; ignore fields that a later version added. Raises: BadSealLine.
 
-        Cost: texts are shared with other lines; a year has millions of slots.
+        Cost: equal strings share memory, because a year has millions of slots.
         """
         names: tuple[str, ...] = vars(cls)["__slots__"]
         try:
@@ -66,7 +65,7 @@ class _LineFact:
 
 
 class _QueueFact(_LineFact):
-    """The content of a line about one queue. Invariant: the subclasses have its vhost and number."""
+    """The fields of a line about one queue. Invariant: subclasses have the fields ``vhost`` and ``number``."""
 
     __slots__ = ()
     vhost: str
@@ -74,7 +73,7 @@ class _QueueFact(_LineFact):
 
     @property
     def key(self) -> QueueKey:
-        """The queue."""
+        """The vhost and number that identify the queue."""
         return self.vhost, self.number
 
 
@@ -83,9 +82,9 @@ class Seal(_QueueFact):
     """One sealed slot file.
 
     Shapes: as `SlotMeta`.
-    Units: ``bytes`` is the file's length, ``crc`` its checksum. The moments are times of day; ``ahead_ms`` later on the
-        broker's clock, which tells the age of a file however the system clock was corrected.
-    Invariant: no two slot files of a store share both seal and ``incarnation``, even after a copy was put back.
+    Units: ``bytes`` is the file's length, ``crc`` its checksum. The timestamps are times of day. The broker's clock was
+        ``ahead_ms`` ahead of them; ages are measured with that clock, because the system clock may be corrected.
+    Invariant: no two slot files of a store share both seal and ``incarnation``, even after a backup was restored.
     """
 
     kind = "seal"
@@ -106,7 +105,7 @@ class Seal(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Gap(_QueueFact):
-    """A slot file that was removed before every cursor had passed, and why. Shapes: the first fields are its seal's."""
+    """A slot file that was removed before every cursor had passed it. Shapes: as `Seal`; ``reason`` says why."""
 
     kind = "gap"
     seal: int
@@ -132,7 +131,7 @@ class Released(_QueueFact):
     end: int = 0
 
     def gap(self) -> Gap:
-        """Return the gap up to that seal for a reader before it: ids and counts are unknown."""
+        """Return a gap for readers that have not passed this seal; its unknown ids and counts are 0."""
         return Gap(self.seal, self.vhost, self.queue, self.number, 0, 0, 0, 0, "released")
 
 

@@ -1,8 +1,8 @@
-"""The file of the seal log: each line is on disk before anything relies on it.
+"""The file of the seal log. Each line is written and synced before anything relies on it.
 
-Each line is written and synced separately. So a crash tears at most the last line; a bad line before a good one is
-damage, which stops the start. At each start, and when many lines are obsolete, the file is rewritten and renamed, so
-that lines left only in the page cache by a failed sync reach the disk, too.
+So a crash tears at most the last line; a bad line before a good one is damage, and the broker does not start. At each
+start, and when many lines are obsolete, the file is rewritten and renamed. Then lines that a failed sync left only in
+the page cache reach the disk, too.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from broker.store.damage import CorruptFile, NewerFormat, note_missing
 from broker.store.files import File, Files
 
 NAME: Final = "seals.log"
-DEAD_MIN: Final = 1000  # obsolete lines that may stay
-DEAD_RATIO: Final = 2
+DEAD_MIN: Final = 1000  # the file is rewritten when it has more obsolete lines than this, ...
+DEAD_RATIO: Final = 2  # ... and than this many for each live line
 
 _log = get_logger()
 
 
 class SealLog:
-    """The seal log of a data folder, for the one process that writes it. All methods are *blocking*; one thread.
+    """The seal log of a data folder, in the process that writes it. All methods are *blocking*; one thread calls them.
 
     Invariant: ``view`` shows only what is on disk. After StoreFailed nothing more may be appended.
     """
@@ -51,9 +51,9 @@ class SealLog:
     def open(
         cls, files: Files, folder: Path, *, sync: bool, expected: bool = False, quarantine: bool = False
     ) -> SealLog:
-        """Return the log of a folder, a new one if it has none; cut a torn last line.
+        """Return the log of a folder, without a torn last line; create it if it is missing.
 
-        Shapes: an `expected` log should exist; if it does not, a new one is created only with `quarantine`.
+        Shapes: an `expected` log should exist; if it does not, it is created only with `quarantine`.
         Raises: CorruptFile when damaged, or missing where there are slot files; MissingData; NewerFormat; StoreFailed.
         """
         path = folder / NAME
@@ -75,10 +75,7 @@ class SealLog:
         return self.view.last_seal + 1
 
     def append(self, fact: Seal | Gap | Released | Cursor) -> None:
-        """Append a slot file that is on disk as a whole, one that is removed, or a cursor. Raises: StoreFailed.
-
-        A gap is a slot file that is removed before every cursor has passed it.
-        """
+        """Append one line. The slot file of a seal must be on disk already. Raises: StoreFailed."""
         self._append(fact.kind, fact.to_json())
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
@@ -104,7 +101,7 @@ class SealLog:
             self._rewrite()
 
     def _rewrite(self) -> None:
-        """Replace the file with one that has only the live lines; sync it even if syncs are off."""
+        """Replace the file with one that contains only the live lines; sync it even if syncs are off."""
         file = self._files.replace(self.path, self.view.to_lines())
         self.close()
         self._file, self._size = file, file.size()

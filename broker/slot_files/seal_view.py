@@ -22,15 +22,12 @@ from broker.slot_files.seal_log import (
     encode_line,
 )
 
-STARTS_MAX: Final = 10_000  # the newest
-GAPS_MAX: Final = 1000  # the newest; the messages of an older gap are still known as released
+STARTS_MAX: Final = 10_000  # only the newest starts are kept
+GAPS_MAX: Final = 1000  # only the newest gaps are kept; `released` still covers older ones
 
 
 class SealStarts:
-    """The broker starts with seals, each with its incarnation.
-
-    Shapes: the incarnation is empty for seals of versions that did not write it.
-    """
+    """The starts of the broker that wrote seals, each with its incarnation, which old versions left empty."""
 
     def __init__(self) -> None:
         self._starts: list[tuple[int, str]] = []  # with the first seal of each, ascending
@@ -45,12 +42,12 @@ class SealStarts:
             del self._starts[:-STARTS_MAX]
 
     def of(self, seal: int) -> str:
-        """Return the start that wrote a seal."""
+        """Return the incarnation of the start that wrote a seal."""
         at = bisect_right(self._starts, seal, key=itemgetter(0))
         return self._starts[at - 1][1] if at else ""
 
     def last_of(self, incarnation: str, last_seal: int) -> int:
-        """Return the last seal of a start, 0 if it wrote none; `last_seal` is the last of all starts."""
+        """Return the last seal that a start wrote, 0 if it wrote none; `last_seal` is the last one of all starts."""
         starts = [(1, ""), *self._starts, (last_seal + 1, "")]
         return max((starts[at + 1][0] - 1 for at in range(len(starts) - 1) if starts[at][1] == incarnation), default=0)
 
@@ -62,16 +59,16 @@ class SealStarts:
 class SealView:
     """The state that results from the lines of a seal log. One thread changes it; other threads may read it meanwhile,
     and see the state before or after a change.
-    Invariant: seals rise from line to line.
+    Invariant: seals ascend from line to line.
     """
 
     def __init__(self, lines: Iterable[Line] = ()) -> None:
         self.store = ""
         self.last_seal = 0
-        self.lines = 0  # that were folded
+        self.lines = 0  # in the file, obsolete ones included
         self.released: dict[QueueKey, Released] = {}
         self._seals: dict[int, Seal] = {}
-        self._order: list[int] = []  # the seal numbers, rising; some are removed
+        self._order: list[int] = []  # the seal numbers, ascending; the files of some are removed
         self._by_queue: dict[QueueKey, deque[Seal]] = {}
         self.starts = SealStarts()
         self._gaps: dict[int, Gap] = {}
@@ -83,7 +80,7 @@ class SealView:
 
     @property
     def seals(self) -> list[Seal]:
-        """The slot files that exist, in rising order."""
+        """The slot files that exist, in ascending order."""
         return list(self._seals.values())
 
     @property
@@ -101,14 +98,14 @@ class SealView:
         """The queues that have slot files, sorted."""
         return sorted(self._by_queue)
 
-    def parted(self, seal: int, incarnation: str | None) -> bool:
-        """Return whether a seal of a start belongs to another history, because a copy was restored. None means any
-        start.
+    def diverged(self, seal: int, incarnation: str | None) -> bool:
+        """Return whether a seal that a start wrote is not in this history, because a backup was restored. None means
+        any start.
         """
         return seal > self.last_seal or (seal > 0 and incarnation not in (None, self.starts.of(seal)))
 
-    def shared(self, seal: int, incarnation: str | None) -> int:
-        """Return the last seal up to one that a start wrote in this history; 0 for none."""
+    def last_shared(self, seal: int, incarnation: str | None) -> int:
+        """Return the last seal of a start in this history, at most `seal`; 0 for none. None means any start."""
         return min(seal, self.last_seal if incarnation is None else self.starts.last_of(incarnation, self.last_seal))
 
     def seal(self, number: int) -> Seal | None:
@@ -125,24 +122,24 @@ class SealView:
 
     @property
     def taps(self) -> set[tuple[str, str]]:
-        """The taps, by vhost and name, that have slot files. Cost: the queues."""
+        """The vhost and name of each tap that has slot files. Cost: O(queues)."""
         return set(self.taps_of_queues.values())
 
     @property
     def taps_of_queues(self) -> dict[QueueKey, tuple[str, str]]:
-        """The vhost and the name of the tap of each queue that has slot files. Cost: the queues."""
+        """The vhost and name of the tap of each queue that has slot files. Cost: O(queues)."""
         return {key: (mine[0].vhost, mine[0].queue) for key, mine in list(self._by_queue.items()) if mine}
 
     def of_tap(self, vhost: str, tap: str) -> list[Seal]:
-        """Return the seals of a tap, in rising order. Cost: all seals."""
+        """Return the seals of a tap, in ascending order. Cost: O(seals)."""
         return [seal for seal in self.seals if (seal.vhost, seal.queue) == (vhost, tap)]
 
     def of_queue(self, key: QueueKey) -> list[Seal]:
-        """Return the seals of one queue, in rising order."""
+        """Return the seals of one queue, in ascending order."""
         return list(self._by_queue.get(key, ()))
 
     def ends(self, vhost: str) -> dict[int, int]:
-        """Return, by queue number of a vhost, the id after the last message in a slot file."""
+        """Return the id after the last message in a slot file, by the number of each queue of a vhost."""
         found: dict[int, int] = {}
         known: list[Seal | Gap | Released] = [*self.seals, *self.gaps, *list(self.released.values())]
         for one in known:
@@ -151,7 +148,7 @@ class SealView:
         return found
 
     def after(self, seal: int, *, queues: Collection[QueueKey] | None = None, limit: int | None = None) -> list[Seal]:
-        """Return up to `limit` seals after that one, in rising order, of all queues or of some."""
+        """Return up to `limit` seals after a reader's seal, in ascending order, of all queues or of `queues`."""
         order = self._order
         found: list[Seal] = []
         for at in range(bisect_right(order, seal), len(order)):
@@ -163,8 +160,7 @@ class SealView:
         return found
 
     def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
-        """Return the gaps after a reader's seal, of all queues or of some: files that are no longer available to the
-        reader.
+        """Return the gaps after a reader's seal, of all queues or of `queues`.
 
         Shapes: a queue with released files after the reader's seal, whose gaps are no longer kept, has one gap up to
             the released seal, without ids and counts.
@@ -185,7 +181,7 @@ class SealView:
         self.lines = self.live_lines()
 
     def to_lines(self) -> Iterator[bytes]:
-        """Yield lines that result in this state."""
+        """Yield the lines that result in this state."""
         yield encode_line("store", {"format": FORMAT, "store": self.store, "last_seal": self.last_seal})
         for start in self.starts.rows():
             yield encode_line("incarnation", start)
@@ -254,12 +250,12 @@ class SealView:
         if not mine:
             del self._by_queue[key]
         if len(self._order) > 2 * len(self._seals) + 100:
-            # The last number stays, so that the next seal is known to rise.
+            # The last number stays, so that the next seal can be compared with it.
             self._order = [one for one in self._order[:-1] if one in self._seals] + self._order[-1:]
 
 
 class Lag(TypedDict):
-    """The lag of one reader. Units: ``lag_s`` is the age of the oldest message that it has not passed, 0 for none."""
+    """The lag of one reader. Units: ``lag_s`` is the age of the oldest message not yet passed, 0 for none."""
 
     lag_slots: int
     lag_messages: int
@@ -268,10 +264,7 @@ class Lag(TypedDict):
 
 
 class LagTable:
-    """The slot files of a tap with running sums, so that the lag of a cursor takes one binary search.
-
-    Shapes: the seals rise.
-    """
+    """The slot files of a tap, ascending, with running sums, so that the lag of a cursor takes one binary search."""
 
     def __init__(self, seals: Sequence[Seal]) -> None:
         self._seals = seals

@@ -1,6 +1,6 @@
-"""The format of a slot file: a sealed run of a queue's messages with its index and checksums, never changed.
+"""The format of a slot file: consecutive messages of a queue with an index and checksums. A slot file never changes.
 
-All numbers are little-endian, so that a reader can map the index as it is; AMQP's own parts stay big-endian.
+All numbers are little-endian, so that a reader can map the index as it is; parts of AMQP frames stay big-endian.
 
     header, 64 bytes                          tail, the last 64 bytes
     0   8s  magic "SLOTMQ\\0S"                 0   u64 index_at, in the file
@@ -20,7 +20,7 @@ All numbers are little-endian, so that a reader can map the index as it is; AMQP
                           24  u32 body_len    34  u8  PERSISTENT, REDELIVERED
                           28  u32 crc32c      35  5x
 
-The checksum of a file is that of its tail, which holds those of everything else.
+The checksum of a file is that of its tail, which contains those of all other parts.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ assert INDEX_ROW.size == 40
 
 
 class BadSlotFile(Exception):
-    """The bytes are not slot file, or one that cannot be read."""
+    """The bytes are not a slot file, or the file is damaged or of a later format."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"not a readable slot file: {reason}")
@@ -56,7 +56,7 @@ class BadSlotFile(Exception):
 
 @dataclass(frozen=True, slots=True)
 class SlotMeta:
-    """The description of a slot file, at its end.
+    """The description of a slot file, stored before its tail.
 
     Shapes: ``store`` is 32 hex digits; ``queue`` is the name of the tap, or of the queue that a snapshot shows, and
         ``number`` that queue's number in its vhost; the ids are first <= id < end, ``count`` of them are rows;
@@ -77,12 +77,12 @@ class SlotMeta:
     incarnation: str = ""
 
     def to_json(self) -> bytes:
-        """Return the meta as it stands in the file."""
+        """Return the meta as stored in the file."""
         return json.dumps(asdict(self), ensure_ascii=False, separators=(",", ":")).encode()
 
     @classmethod
     def from_json(cls, block: bytes) -> SlotMeta:
-        """Return the meta of a file; skip fields of a later version. Raises: BadSlotFile."""
+        """Return the meta of a file; ignore fields of a later version. Raises: BadSlotFile."""
         try:
             found = json.loads(block)
             return cls(**{name: found[name] for name in cls.__slots__})

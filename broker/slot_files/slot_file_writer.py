@@ -1,4 +1,4 @@
-"""The writer of one slot file, which has no readers yet."""
+"""The writer of one slot file."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from broker.slot_files.slot_file import (
 )
 from broker.store.files import Files
 
-FILE_MAX_BYTES: Final = (1 << 31) - 1  # an offset has to fit 31 bits: readers use signed numbers
+FILE_MAX_BYTES: Final = (1 << 31) - 1  # offsets have 31 bits, because readers use signed numbers
 BLOCK_BYTES: Final = 1 << 20
 
 _INDEX_PACK: Final = INDEX_ROW.pack
 
 
 class SlotFileWriter:
-    """The writer of one slot file, in rising order of message ids. All methods are *blocking*.
+    """Write one slot file, in ascending order of message ids. All methods are *blocking* and raise StoreFailed.
 
-    Raises: each method StoreFailed.
-    Invariant: it holds the index of all rows in memory, and the rows since the last write, a block of them at most.
+    Cost: the index of all rows in memory, and at most one block of rows.
     """
 
     def __init__(self, files: Files, path: Path, meta: SlotMeta) -> None:
-        """Begin a file without rows; remove a file that has the path, as an abandoned one that could not be removed.
+        """Create a file without rows, replacing an abandoned one that could not be removed.
 
         Shapes: `meta` has the fields up to ``first``, and the incarnation.
         """
@@ -64,11 +63,11 @@ class SlotFileWriter:
 
     @property
     def size_bytes(self) -> int:
-        """The length of the file so far, with its index and without meta and tail."""
+        """The length of the file so far, including its index but not meta and tail."""
         return self._at + len(self._index)
 
     def add(self, message_id: int, timestamp_ms: int, flags: int, route: bytes, header: bytes, body: bytes) -> None:
-        """Add one row. Shapes: route is exchange and key as short strings, as `encode_route` makes it.
+        """Add one row. Shapes: `route` is exchange and key as short strings, as `encode_route` returns them.
 
         Raises: OverflowError when the file would be 2 GiB or longer, before anything is added; StoreFailed.
         """
@@ -100,7 +99,7 @@ class SlotFileWriter:
             self._flush()
 
     def complete(self, end: int) -> None:
-        """Write index, meta and tail after the rows, unless it was done; otherwise `finish` does it.
+        """Write index, meta and tail after the rows. A second call does nothing.
 
         After StoreFailed, as on a full disk, the file may be abandoned and its messages may be written again.
         """
@@ -118,7 +117,7 @@ class SlotFileWriter:
         self._done = meta, meta_at + len(text) + TAIL_BYTES, crc32c(tail)
 
     def finish(self, end: int, *, sync: bool = False) -> tuple[SlotMeta, int, int]:
-        """Complete the file and return its meta, length in bytes and checksum; its name is not synced.
+        """Complete the file and return its meta, length in bytes and checksum; its folder is not synced.
 
         After StoreFailed, which a sync may raise, nothing more may be written.
         """

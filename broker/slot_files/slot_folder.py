@@ -5,8 +5,9 @@
     snapshots/<id>/<n>.slot   n from 0 on, seal 0; a start removes them, so they are not synced
 
 A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
-every listed file exists, and the next start removes files that are not listed. Only a whole file after the last seal
-is listed instead of removed: a reader may have seen its line before a crash tore it, and no seal may name two files.
+every listed file exists, and the next start removes files that are not listed. The exception is a complete file after
+the last seal, which is listed then: a reader may have seen its line before a crash tore the log, and no seal may name
+two files.
 """
 
 from __future__ import annotations
@@ -56,23 +57,23 @@ class SnapshotFolder:
         self._incarnation = incarnation
 
     def open(self) -> None:
-        """Create the folder if need be and empty it. Raises: StoreFailed."""
+        """Create the folder if it is missing, and empty it. Raises: StoreFailed."""
         self._files.make_folder(self.folder)
         for name in self._files.list(self.folder):
             self._files.remove_tree(self.folder / name)
 
     def new(self) -> str:
-        """Return the id of a new snapshot without slot files; it cannot be guessed. Raises: StoreFailed."""
+        """Create an empty snapshot, and return its id, which cannot be guessed. Raises: StoreFailed."""
         snapshot = self._files.token(8).hex()
         self._files.make_folder(self.folder / snapshot)
         return snapshot
 
     def disk_bytes(self) -> int:
-        """Return how large the disk is. Raises: StoreFailed."""
+        """Return the size of the disk. Raises: StoreFailed."""
         return self._files.disk_bytes(self.folder)
 
     def path(self, snapshot: str, n: int) -> Path:
-        """Return the path of a slot file, which may not exist. Shapes: the id is one that `new` returned."""
+        """Return the path of a slot file, which may not exist. Shapes: `snapshot` is an id that `new` returned."""
         return self.folder / snapshot / f"{n}.slot"
 
     def begin(self, snapshot: str, n: int, vhost: str, queue: str, number: int, first: int) -> SlotFileWriter:
@@ -91,9 +92,10 @@ class SnapshotFolder:
 
 
 class SlotFolder:
-    """The slot files of a data folder, for the one process that writes them. All methods are *blocking*; one thread.
+    """The slot files of a data folder, in the process that writes them. All methods are *blocking*; one thread calls
+    them.
 
-    Shapes: ``log`` takes changes that need no slot file (cursors); any thread may read ``log.view``.
+    Shapes: ``log`` also records cursors; any thread may read ``log.view``.
     Invariant: after StoreFailed nothing more may be sealed.
     """
 
@@ -120,11 +122,11 @@ class SlotFolder:
         expected: bool = False,
         quarantine: bool = False,
     ) -> SlotFolder:
-        """Open the folder, create it if it is missing, and remove old snapshots and the remains of a crash.
+        """Open the folder, create it if it is missing, and remove old snapshots and files left behind by a crash.
 
         A listed slot file that is missing, or has another length, becomes a gap.
-        Shapes: `incarnation` is the start of the broker; the files that it writes name it. `expected` and `quarantine`
-            are those of `SealLog.open`.
+        Shapes: `incarnation` identifies this start of the broker in the files that it writes. `expected` and
+            `quarantine` are those of `SealLog.open`.
         Raises: CorruptFile when the seal log is damaged; MissingData; StoreFailed.
         """
         files.make_folder(folder)
@@ -141,7 +143,6 @@ class SlotFolder:
         return self.log.view
 
     def free_bytes(self) -> int:
-        """Return how many bytes the disk has free."""
         return self._files.free_bytes(self.folder)
 
     def path(self, seal: int) -> Path:
@@ -149,15 +150,15 @@ class SlotFolder:
         return self.folder / f"{seal:020}.slot"
 
     def begin(self, vhost: str, queue: str, number: int, first: int) -> SlotFileWriter:
-        """Begin the slot file of the next seal; there is one at a time. Raises: StoreFailed."""
+        """Begin the slot file of the next seal, one at a time. Raises: StoreFailed."""
         seal = self.log.next_seal
         meta = SlotMeta(self.view.store, seal, vhost, queue, number, first, incarnation=self._incarnation)
         return SlotFileWriter(self._files, self.path(seal), meta)
 
     def seal(self, file: SlotFileWriter, end: int, ahead_ms: int = 0) -> Seal:
-        """Finish the slot file; when this returns, it and its line are on disk. Raises: StoreFailed.
+        """Finish the slot file; when this returns, the file and its line are on disk. Raises: StoreFailed.
 
-        Units: `ahead_ms` as of `Seal`.
+        Units: `ahead_ms` as in `Seal`.
         """
         meta, size_bytes, crc = file.finish(end, sync=self._sync)
         if self._sync:
@@ -167,10 +168,7 @@ class SlotFolder:
         return seal
 
     def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
-        """Remove slot files; each forced one leaves a gap with its reason. Raises: StoreFailed.
-
-        Shapes: for each queue, all its files up to some seal.
-        """
+        """Remove the oldest slot files of queues; each forced one leaves a gap with its reason. Raises: StoreFailed."""
         gone = list(passed)
         for seal, reason in forced:
             self.log.append(gap_of(seal, reason))
@@ -192,27 +190,27 @@ class SlotFolder:
 
     def _sweep(self) -> None:
         last_seal = self.view.last_seal
-        there = set()
+        found = set()
         for name in self._files.list(self.folder):
             match = _NAME.fullmatch(name)
             if match is None:
                 continue
             path, seal = self.folder / name, int(match[1])
-            if match[2] is None and (self.view.seal(seal) or (seal > last_seal and self._take_in(path, seal))):
-                there.add(seal)
+            if match[2] is None and (self.view.seal(seal) or (seal > last_seal and self._list(path, seal))):
+                found.add(seal)
             else:
                 _log.info("slot_file.orphan_removed", path=str(path))
                 self._files.remove(path)
         for one in self.view.seals:
             path = self.path(one.seal)
-            if one.seal not in there:
-                self._give_up(one, MISSING)
+            if one.seal not in found:
+                self._record_loss(one, MISSING)
             elif self._files.size(path) != one.bytes:
                 self._files.rename(path, path.with_name(f"{path.name}.damaged"))
-                self._give_up(one, DAMAGED)
+                self._record_loss(one, DAMAGED)
 
-    def _take_in(self, path: Path, seal: int) -> bool:
-        """List a file if it is whole and has that seal; return whether it was listed."""
+    def _list(self, path: Path, seal: int) -> bool:
+        """List a file if it is complete and has this seal; return whether it was listed."""
         block = self._files.read(path)
         try:
             view = open_slot(block)
@@ -221,13 +219,13 @@ class SlotFolder:
         meta = view.meta
         if (meta.store, meta.seal) != (self.view.store, seal) or view.verify():
             return False
-        # A failed sync may have left its bytes only in the page cache: the copy is synced by itself.
+        # A failed sync may have left these bytes only in the page cache, so a copy is written and synced.
         self._files.replace(path, [block], sync=self._sync).close()
         self.log.append(seal_of(meta, len(block), view.crc, self._ahead_ms))
         _log.info("slot_file.taken_in", path=str(path), seal=seal, messages=meta.count)
         return True
 
-    def _give_up(self, seal: Seal, reason: str) -> None:
+    def _record_loss(self, seal: Seal, reason: str) -> None:
         _log.error("slot_file.lost", path=str(self.path(seal.seal)), seal=seal.seal, reason=reason)
         self.log.append(gap_of(seal, reason))
 

@@ -42,8 +42,8 @@ class SlotRow(NamedTuple):
 class SlotView:
     """A slot file, open for reading.
 
-    Shapes: ``buffer`` is the whole file; ``index_at`` where its index begins, ``rows`` how many rows it has;
-        ``crc`` is the checksum that the seal log has of it.
+    Shapes: ``buffer`` is the whole file, ``index_at`` the offset of its index, ``rows`` the number of its rows, ``crc``
+        its checksum in the seal log.
     """
 
     def __init__(self, meta: SlotMeta, buffer: memoryview, index_at: int, rows: int, rows_crc: int, crc: int) -> None:
@@ -56,13 +56,13 @@ class SlotView:
 
     @property
     def index(self) -> memoryview:
-        """The index, 40 bytes a row as `INDEX_ROW` has them."""
+        """The index, with 40 bytes for each row in the format of `INDEX_ROW`."""
         return self.buffer[self.index_at : self.index_at + self.rows * INDEX_ROW.size]
 
     def verify(self, passed: Callable[[], object] = lambda: None) -> list[int]:
-        """Return the numbers, from 0 on, of the damaged rows. Shapes: `passed` is called every 16 MiB.
+        """Return the numbers of the damaged rows, counted from 0; call `passed` every 16 MiB.
 
-        Cost: one checksum over all rows; when it is wrong, one of each row.
+        Cost: one checksum over all rows; if it is wrong, another one for each row.
         """
         checksum = 0
         for at in range(0, self.index_at, STEP_BYTES):
@@ -101,15 +101,15 @@ class SlotView:
 
 
 def open_slot(buffer: ReadableBuffer, crc: int | None = None) -> SlotView:
-    """Return a view of a whole slot file. It does not check the rows, see `SlotView.verify`.
+    """Return a view of a whole slot file, whose rows are not checked; see `SlotView.verify`.
 
-    Shapes: `crc` is the checksum that the seal log has of the file, None when it is not known.
+    Shapes: `crc` is the checksum of the file in the seal log, None if it is not known.
     Raises: BadSlotFile when it is not a slot file, has a later format, is cut short, or is damaged outside its rows.
     """
     block = memoryview(buffer)
     size = len(block)
     if size < HEADER_BYTES + TAIL_BYTES:
-        raise BadSlotFile(f"it has {size} bytes only")
+        raise BadSlotFile(f"it has only {size} bytes")
     magic, version, *_ = HEADER.unpack_from(block)
     if magic != MAGIC:
         raise BadSlotFile("it does not begin as a slot file does")
@@ -124,7 +124,7 @@ def open_slot(buffer: ReadableBuffer, crc: int | None = None) -> SlotView:
     if any(tail[TAIL.size - 28 : -8]) or not HEADER_BYTES <= index_at <= meta_at == index_at + rows * INDEX_ROW.size:
         raise BadSlotFile("its tail is damaged")
     if meta_at + meta_len + TAIL_BYTES != size:
-        raise BadSlotFile(f"its tail speaks of {meta_at + meta_len + TAIL_BYTES} bytes, it has {size}")
+        raise BadSlotFile(f"it has {size} bytes, and {meta_at + meta_len + TAIL_BYTES} according to its tail")
     if crc32c(block[index_at:meta_at]) != index_crc:
         raise BadSlotFile("its index is damaged")
     text = bytes(block[meta_at : meta_at + meta_len])

@@ -1,7 +1,4 @@
-"""The settled messages of a slot: one bit each.
-
-Pure: knows neither queues nor files.
-"""
+"""The settled messages of a slot, as one bit per message."""
 
 from __future__ import annotations
 
@@ -15,8 +12,8 @@ from mypy_extensions import mypyc_attr
 class Acks:
     """Mark the settled messages of one slot.
 
-    Shapes: index 0 is the slot's first message id. While messages are settled in order there are no bits: the first
-        ``count`` are settled. After that the bit array grows by whole bytes with the highest index that was settled.
+    Shapes: index 0 is the slot's first message id. While messages are settled in order, no bit array exists: the first
+        ``count`` messages are settled. Later the bit array covers the highest settled index, in whole bytes.
     Invariant: ``count`` is the number of settled messages; an index is settled once.
     """
 
@@ -40,10 +37,7 @@ class Acks:
         return index < len(bits) and bool(bits[index])
 
     def settle(self, index: int) -> None:
-        """Mark one message settled.
-
-        Raises: ValueError when it was settled before (a second settlement is a defect of the caller).
-        """
+        """Mark one message settled. Raises: ValueError if it is settled already, which is a defect of the caller."""
         bits = self._bits
         if bits is None:
             if index == self.count:
@@ -58,9 +52,9 @@ class Acks:
         self.count += 1
 
     def settle_all(self, indexes: Iterable[int]) -> None:
-        """Mark many messages settled; a ``range`` costs an addition in order, and one slice assignment otherwise.
+        """Mark messages settled. Raises: ValueError if one of them is settled already.
 
-        Raises: ValueError when one of them was settled before.
+        Cost: for a ``range``, one addition if it continues the order, otherwise one slice assignment.
         """
         if not isinstance(indexes, range) or indexes.step != 1:
             for index in indexes:
@@ -81,7 +75,7 @@ class Acks:
         self.count += max(0, stop - start)
 
     def _leave_order(self) -> bitarray:
-        """Create and return the bits, which are needed as soon as a message is settled out of order."""
+        """Create and return the bit array, because a message is settled out of order."""
         bits = self._bits = self.bits(self.count)
         bits.fill()
         return bits

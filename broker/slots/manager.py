@@ -1,7 +1,7 @@
-"""The slot manager of one queue: assigns message ids and tracks their settlement. Workers lease slots from it for
-consumers; basic.get, moves and taps take their messages through it too. An id is assigned here when the queue accepts
-the message, dense and in order, so slots never overlap and a slot without unsettled messages is deleted at once. The
-prefix of the open slot can be leased, so a lone message does not wait for the window.
+"""The slot manager of a level: assigns message ids and tracks their settlement. Workers lease slots from it for
+consumers; basic.get, moves and taps take their messages through it too. Messages get consecutive ids when the queue
+accepts them, so slots never overlap. A sealed slot is deleted as soon as all its messages are settled. The open slot
+can be leased too, so a lone message is delivered at once.
 Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": publish-up-to, get, delete, and the return of slots when
 the last subscriber or a node leaves.
 """
@@ -23,7 +23,7 @@ def _ignore(_slot: Slot) -> None:
 
 
 class SlotManager:
-    """Divide a queue's ids into slots, lease them, and delete each once all its ids are settled.
+    """Divide the message ids of a level into slots, lease these, and delete each once all its messages are settled.
 
     Shapes: ``slots`` maps the first id to its slot, ascending; exactly one is open and it is the last.
     Units: ``window_messages`` and ``window_bytes`` seal the open slot, whichever is reached first.
@@ -44,7 +44,7 @@ class SlotManager:
         on_open: Callable[[Slot], None] = _ignore,
         on_delete: Callable[[Slot], None] = _ignore,
     ) -> None:
-        # What every message reads or writes comes first, so that it occupies few cache lines.
+        # The fields used for every message come first, so that they occupy few cache lines.
         self.ready = 0
         self.unacked = 0
         self.next_id = first_id  # the end of the open slot: an attribute, as it is read for each message
@@ -64,7 +64,7 @@ class SlotManager:
         self.on_open = self.on_delete = _ignore
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
-        """Take the sealed slots that recovery found, ascending, and continue numbering at `next_id`.
+        """Add the slots found by recovery, in ascending order, and continue numbering at `next_id`.
 
         Invariant: nothing was published before.
         """
@@ -86,9 +86,9 @@ class SlotManager:
     # -- publish ------------------------------------------------------------------------------------------------------
 
     def append(self, contents: list[Any], charge_bytes: int) -> bool:
-        """Put messages at the end of the open slot (publish-up-to), and return whether they fit without further work.
+        """Append messages to the open slot (publish-up-to); or return False, and `append_at_border` must append them.
 
-        The first message gets the id `next_id`, the others follow. Where it returns False, call `append_at_border`.
+        The first message gets the id `next_id`, the others follow.
         Units: `charge_bytes` is the sum of their charges.
         """
         slot = self.open
@@ -110,7 +110,7 @@ class SlotManager:
         return True
 
     def append_one(self, content: Any, charge_bytes: int) -> bool:
-        """Append one message as `append` does, and return whether it fits without further work."""
+        """Append one message as `append` does; or return False, and `append_at_border` must append it."""
         slot = self.open
         length = slot.length + 1
         if (
@@ -129,10 +129,10 @@ class SlotManager:
         return True
 
     def append_at_border(self, contents: list[Any], charges: list[int]) -> None:
-        """Append as `append` does, when a slot begins or ends, must be offered, or counts sizes.
+        """Append messages that begin or fill a slot, or whose sizes are counted.
 
         Shapes: one charge, in bytes, per message.
-        Cost: per slot, not per message, except where a slot ends or sizes are counted.
+        Cost: O(slots), but O(messages) for a slot that becomes full and while sizes are counted.
         """
         at = 0
         count = len(contents)
@@ -171,9 +171,9 @@ class SlotManager:
         self._delete_if_done(slot)
 
     def adopt(self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun]) -> Slot:
-        """Take messages that were leased from a shared store, as a sealed slot after all others, and return it.
+        """Append a sealed slot with messages leased from a shared store, and return the slot.
 
-        Shapes: at least one message; the first gets the id `next_id`, the others follow. `returns` tells which of them
+        Shapes: at least one message; the first gets the id `next_id`, the others follow. `returns` are the runs that
             may have been delivered before.
         """
         self.seal()
@@ -191,9 +191,9 @@ class SlotManager:
     # -- get and return -----------------------------------------------------------------------------------------------
 
     def get(self, owner: Owner) -> Slot | None:
-        """Return the lowest slot with ready messages that `owner` has leased or can lease. The open slot counts too:
-        its prefix is delivered at once.
-        Cost: O(log n) amortised, n slots with ready messages; plus the slots that other owners hold.
+        """Return the lowest slot with ready messages that `owner` has leased, or leases now; it may be the open slot.
+
+        Cost: O(log n) amortised, n slots with ready messages; plus the slots leased by other owners.
         """
         current = self._current
         if current is not None and current.owner is owner and current.ready:
@@ -221,7 +221,7 @@ class SlotManager:
         return found
 
     def lease(self, slot: Slot, owner: Owner) -> bool:
-        """Lease a certain slot to `owner`, and return whether it is now theirs."""
+        """Lease this slot to `owner` if it is free, and return whether `owner` has the lease."""
         if slot.owner is None:
             self._epoch += 1
             slot.lease_to(owner, self._epoch)
@@ -250,11 +250,7 @@ class SlotManager:
         return index
 
     def front(self) -> Slot | None:
-        """Return the slot with the lowest ready message, leased or not, because ready messages may be dropped and
-        expire.
-
-        Cost: O(log n) amortised, n slots with ready messages.
-        """
+        """Return the slot with the lowest ready message, leased or not. Cost: as `get`, for any number of owners."""
         offers = self._offers
         while offers:
             slot = self.slots.get(offers[0])
@@ -266,7 +262,7 @@ class SlotManager:
         return None
 
     def pick(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Take certain messages of a slot, in ascending order, wherever they are. Raises: ValueError as `Slot.pick`."""
+        """Take these messages of a slot, which ascend, out of order. Raises: ValueError if one is not ready."""
         slot.pick(indexes)
         self._less_ready(slot, indexes)
         self.unacked += len(indexes)
@@ -277,24 +273,22 @@ class SlotManager:
         self._again_ready(slot, indexes)
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Requeue messages that a consumer had, before all fresh messages and in their old order."""
+        """Make delivered messages ready again, in their old order, before all fresh ones."""
         slot.requeue(indexes, failed=failed)
         self._again_ready(slot, indexes)
 
     def end_lease(self, slot: Slot) -> None:
         """End the lease of one slot (WSO2's re-assign when the last subscriber leaves).
 
-        Delivered messages stay with their channels; the rest is available to the next owner.
+        Delivered messages stay with their channels; ready ones are available to the next owner.
         """
         slot.end_lease()
         self._offer(slot)
 
-    def end_leases(self, owner: Owner) -> int:
-        """End every lease of `owner` cleanly (its last consumer has left), and return their number."""
-        held = self.leased_to(owner)
-        for slot in held:
+    def end_leases(self, owner: Owner) -> None:
+        """End every lease of `owner`."""
+        for slot in self.leased_to(owner):
             self.end_lease(slot)
-        return len(held)
 
     def leased_to(self, owner: Owner) -> list[Slot]:
         """List the slots that `owner` leases, ascending."""
@@ -303,7 +297,7 @@ class SlotManager:
     # -- settle and delete --------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle delivered messages, and delete the slot if it is sealed and has none left."""
+        """Settle delivered messages, and delete the slot if it is sealed and all its messages are settled."""
         slot.settle(indexes)
         self.unacked -= len(indexes)
         if slot.acks.count == slot.length and slot.fill is Fill.SEALED and slot.tenure is not Tenure.DELETED:
@@ -317,20 +311,21 @@ class SlotManager:
             self._delete_if_done(slot)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages of a slot that are no longer readable."""
+        """Settle ready messages of a slot without delivering them."""
         slot.lose(indexes)
         self._less_ready(slot, indexes)
         self._delete_if_done(slot)
 
     def clear(self) -> list[list[Any]]:
-        """Delete every slot, and return the messages in memory, slot by slot, because freeing many takes long."""
+        """Delete every slot, and return the messages in memory by slot, so that the caller can free them gradually."""
         contents = [slot.contents for slot in self.slots.values() if slot.contents]
         self.seal()
         for slot in list(self.slots.values()):
             if slot is not self.open:
                 self._delete(slot)
-        self._none_ready()
-        self.unacked = 0
+        self.ready = self.unacked = 0
+        if self.sizes is not None:
+            self.sizes.clear()
         return contents
 
     # -- sizes --------------------------------------------------------------------------------------------------------
@@ -341,9 +336,7 @@ class SlotManager:
         return 0 if self.sizes is None else self.sizes.ready_bytes
 
     def count_sizes(self, size_of: Callable[[Any], int]) -> list[Slot]:
-        """Count the bytes of ready messages from now on, and return the slots on disk, for which `sizes_known` must be
-        called.
-        """
+        """Start to count the bytes of ready messages; return the slots on disk, for which `sizes_known` must follow."""
         sizes = self.sizes = ReadySizes(size_of)
         return [slot for slot in self.slots.values() if not sizes.measure(slot)]
 
@@ -354,7 +347,7 @@ class SlotManager:
             slot.note_sizes(None)
 
     def sizes_known(self, slot: Slot, sizes: Iterable[int]) -> None:
-        """Count the ready messages of a slot that were not counted. Shapes: one size per message of the slot."""
+        """Count the ready messages of a slot that was on disk. Shapes: one size per message of the slot."""
         if self.sizes is not None:
             self.sizes.learn(slot, sizes)
 
@@ -381,11 +374,6 @@ class SlotManager:
         self.ready -= len(indexes)
         if self.sizes is not None:
             self.sizes.subtract(slot, indexes)
-
-    def _none_ready(self) -> None:
-        self.ready = 0
-        if self.sizes is not None:
-            self.sizes.clear()
 
     def _delete_if_done(self, slot: Slot) -> None:
         if slot.fill is Fill.SEALED and slot.tenure is not Tenure.DELETED and not slot.unsettled:

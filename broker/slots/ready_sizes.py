@@ -1,4 +1,4 @@
-"""The sizes of a queue's ready messages, which are counted while the queue has a limit in bytes."""
+"""The bytes of a level's ready messages, which are counted while its queue has a limit in bytes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class ReadySizes:
         return True
 
     def learn(self, slot: Slot, sizes: Iterable[int]) -> None:
-        """Take the sizes of the messages of a slot, and count the ready ones. Shapes: one size per message."""
+        """Record the sizes of a slot's messages, and count the ready ones. Shapes: one size per message."""
         if slot.tenure is not Tenure.DELETED:
             self.subtract(slot, slot.ready_indexes())
             slot.note_sizes(array("L", sizes))
@@ -44,7 +44,7 @@ class ReadySizes:
         sizes = slot.sizes
         if sizes is None:
             if slot.length > 1:
-                return  # the sizes of its older messages are not known yet
+                return  # the sizes of the slot's older messages are not known yet
             sizes = array("L")
             slot.note_sizes(sizes)
         size_bytes = self._size_of(content)

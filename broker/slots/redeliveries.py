@@ -1,7 +1,4 @@
-"""Redeliveries: the returned messages of one slot, and how often each was returned.
-
-Pure: knows neither queues nor files.
-"""
+"""Redeliveries: the returned messages of one slot, and how often each was returned."""
 
 from __future__ import annotations
 
@@ -16,9 +13,9 @@ COUNT_MAX: Final = (1 << 32) - 1
 
 
 class ReturnRun(NamedTuple):
-    """Neighbours of one slot with equal counts of returns: the messages first <= index < end. Shapes: ``acquired``
-    counts all returns, ``delivered`` those that count towards the delivery limit. Both are 0 for a message that may
-    have been delivered, but has no known return.
+    """Consecutive messages of a slot, first <= index < end, with equal counts of returns. Shapes: ``acquired`` counts
+    all returns, ``delivered`` those that count towards the delivery limit. Both are 0 for messages that may have been
+    delivered, but have no known return.
     """
 
     first: int
@@ -31,7 +28,8 @@ class ReturnRun(NamedTuple):
 class Redeliveries:
     """Count the returns of the messages of one slot. Shapes: a bit is set once its message may have been delivered
     before; missing bits are not set. ``_acquired`` and ``_delivered`` are as in `ReturnRun`, one for each bit; they are
-    None while each of these messages was returned once, and either all ``_failed`` or none did.
+    None while each of these messages was returned once, and ``_failed`` tells whether these returns count towards the
+    delivery limit.
     """
 
     __slots__ = ("_acquired", "_bits", "_delivered", "_failed")
@@ -61,22 +59,22 @@ class Redeliveries:
         return int(self._failed) if delivered is None else delivered[index]
 
     def among(self, indexes: Sequence[int]) -> int:
-        """Return how many of some messages may have been delivered before."""
+        """Return how many of these messages may have been delivered before."""
         bits = self._bits
         if isinstance(indexes, range):
             return bits.count(1, indexes.start, indexes.stop)
         known = len(bits)
         return len([index for index in indexes if index < known and bits[index]])
 
-    def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
-        """List the messages among `indexes` that were returned `limit` times or more, as a delivery limit counts."""
+    def at_limit(self, indexes: Sequence[int], limit: int) -> list[int]:
+        """List the messages among `indexes` that have reached the delivery limit."""
         if limit > 1 and self._delivered is None:
             return []
         return [index for index in indexes if self.delivered(index) >= limit]
 
     def add(self, indexes: Sequence[int], *, failed: bool) -> None:
-        """Count one more return of some messages, at least one, in ascending order; it counts for the limit if it
-        `failed`. Cost: a few slice assignments for a range of messages with equal counts.
+        """Count one more return of messages, at least one, in ascending order. A `failed` delivery counts towards the
+        limit. Cost: a few slice assignments for a range of messages with equal counts.
         """
         self._grow(indexes[-1] + 1)
         if self._acquired is None:
@@ -112,11 +110,11 @@ class Redeliveries:
             self._bits[first:end] = 1
 
     def runs(self, indexes: Sequence[int]) -> list[ReturnRun]:
-        """Return the runs among some messages that may have been delivered before. Shapes: both ascend."""
+        """Return the runs of those messages that may have been delivered before. Shapes: both ascend."""
         found: list[ReturnRun] = []
         bits = self._bits
-        for start, end_of_piece in pieces(indexes):
-            stop = min(end_of_piece, len(bits))
+        for start, end_of_span in spans(indexes):
+            stop = min(end_of_span, len(bits))
             at = bits.find(1, start, stop) if start < stop else -1
             while at >= 0:
                 end = bits.find(0, at, stop)
@@ -127,7 +125,7 @@ class Redeliveries:
         return found
 
     def _equal_runs(self, start: int, stop: int) -> list[ReturnRun]:
-        """Split returned neighbours into runs of equal counts."""
+        """Split consecutive returned messages into runs of equal counts."""
         acquired, delivered = self._acquired, self._delivered
         if acquired is None or delivered is None:
             return [ReturnRun(start, stop, 1, int(self._failed))]
@@ -142,13 +140,13 @@ class Redeliveries:
         return found
 
     def _count(self) -> None:
-        """Start to keep counts for each message."""
+        """Start to count the returns of each message."""
         if self._acquired is None:
             self._acquired = array("I", self._bits.tolist())
             self._delivered = array("I", self._acquired) if self._failed else array("I", (0,)) * len(self._bits)
 
     def _grow(self, length: int) -> None:
-        """Grow to one bit, and one of each kept count, for each of the first `length` messages."""
+        """Extend the bits, and the counts if there are any, to `length` messages."""
         missing = length - len(self._bits)
         if missing > 0:
             self._bits.extend(bytes(missing))
@@ -157,8 +155,8 @@ class Redeliveries:
                 self._delivered.extend(array("I", (0,)) * missing)
 
 
-def pieces(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """Yield start and stop of the runs of neighbours among ascending indexes."""
+def spans(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield start and stop of each run of consecutive indexes; `indexes` ascend."""
     if isinstance(indexes, range):
         if indexes:
             yield indexes.start, indexes.stop
@@ -175,7 +173,7 @@ def pieces(indexes: Sequence[int]) -> Iterator[tuple[int, int]]:
 
 
 def put_bits(bits: bitarray, indexes: Sequence[int], value: int) -> None:
-    """Set the bits of some messages; a range is one slice assignment."""
+    """Set or clear the bits of messages. Cost: one slice assignment for a range."""
     if isinstance(indexes, range):
         bits[indexes.start : indexes.stop] = value
     else:
@@ -184,7 +182,7 @@ def put_bits(bits: bitarray, indexes: Sequence[int], value: int) -> None:
 
 
 def count_up(counts: array[int], indexes: Sequence[int]) -> None:
-    """Add one to the counts of some messages."""
+    """Add one to the counts of messages, up to COUNT_MAX."""
     if isinstance(indexes, range):
         counted = counts[indexes.start : indexes.stop]
         if are_equal(counted) and counted[0] < COUNT_MAX:

@@ -21,7 +21,7 @@ ONES: Final = [range(index, index + 1) for index in range(1024)]
 
 
 def single(index: int) -> range:
-    """Return an index as a range, from a cache: most queues get one message at a time, and creating ranges is slow."""
+    """Return a range of one index, cached: most queues get one message at a time, and creating ranges is slow."""
     return ONES[index] if index < len(ONES) else range(index, index + 1)
 
 
@@ -32,7 +32,7 @@ def dense(indexes: Sequence[int]) -> Sequence[int]:
     return list(indexes) if isinstance(indexes, range) else indexes
 
 
-# Defaults that all slots share until they have values of their own: one slot of very many is rarely in a cache.
+# Defaults that all slots share: with very many slots, an object of each slot would rarely be in the processor's cache.
 _NO_SEGMENTS: Final[set[int]] = set()
 _NONE_UNLOGGED: Final[list[int]] = []
 _MARKED: Final = bitarray("1")
@@ -58,7 +58,7 @@ class Slot:
                  "seen", "segments", "sizes", "tenure", "unlogged", "volatile")  # fmt: skip
 
     def __init__(self, first: int) -> None:
-        # What every message reads or writes comes first, so that it occupies few cache lines.
+        # The fields used for every message come first, so that they occupy few cache lines.
         self.first = first
         self.length = 0
         self.cursor = 0
@@ -72,17 +72,17 @@ class Slot:
         self.redeliveries: Redeliveries | None = None
         self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, if there is one
         self.fill = Fill.OPEN
-        self.seen = 0  # the number of the last search for repeated slots
+        self.seen = 0  # set by `core.queue.unacked.differ`, to find repeated slots
         self.offered = False  # is in the manager's heap of slots with ready messages
-        self.recovered = False  # after an unclean stop every message counts as redelivered
+        self.recovered = False  # read from disk after an unclean stop, so every message counts as redelivered
         self.mixed = False  # some of its messages have no record in a log
-        self.segments = _NO_SEGMENTS  # log segments its records are in: liveness is counted per (slot, segment)
+        self.segments = _NO_SEGMENTS  # the log segments with its records; each pair of slot and segment is counted once
         self.tenure = Tenure.FREE
         self.epoch = 0
-        self.body_bytes = -1  # of all bodies, were none settled; noted when the contents leave the memory, -1 before
-        self.logged = 0  # the queue log has the entries below this index, ...
-        self.unlogged = _NONE_UNLOGGED  # ... but for these: transient, in memory, and passed over by a checkpoint
-        self.volatile: bitarray | None = None  # messages that are on disk and yet do not survive the process
+        self.body_bytes = -1  # the size of all bodies, extrapolated to settled ones; -1 until the slot is paged out
+        self.logged = 0  # messages below this index have an entry in the queue log, ...
+        self.unlogged = _NONE_UNLOGGED  # ... except these transient ones, which a checkpoint left in memory
+        self.volatile: bitarray | None = None  # transient messages that are on disk, but not restored by recovery
 
     @classmethod
     def restored(
@@ -130,7 +130,7 @@ class Slot:
         return self.contents is not None
 
     def mark_volatile(self, index: int) -> None:
-        """Mark a message of a durable queue as transient, and on disk only because memory was short."""
+        """Mark a transient message of a durable queue, which is on disk only because memory was short."""
         if self.volatile is None:
             self.volatile = bitarray(endian="little")
         if index >= len(self.volatile):
@@ -138,7 +138,7 @@ class Slot:
         self.volatile[index] = 1
 
     def add_segment(self, segment: int) -> bool:
-        """Add a segment that has some of its records, and return whether it is new."""
+        """Add a log segment that contains records of the slot, and return whether it is new."""
         if segment in self.segments:
             return False
         if not self.segments:
@@ -157,21 +157,20 @@ class Slot:
         return volatile is not None and index < len(volatile) and bool(volatile[index])
 
     def page_out(self, body_bytes: int) -> None:
-        """Release the messages in memory, all of which are on disk. Units: `body_bytes` as ``body_bytes``."""
+        """Release the messages in memory, all of which are on disk. Units: `body_bytes` includes settled bodies."""
         self.body_bytes = body_bytes
         self.contents = None
 
     def load(self, contents: list[Any], charge_bytes: int) -> None:
         """Set the messages read from disk, None for each settled one.
 
-        Units: `charge_bytes` is the charge of these messages. ``bytes`` is extrapolated to include the settled ones,
-        whose charge is no longer known.
+        Units: `charge_bytes` is the charge of these messages; ``bytes`` is extrapolated from it to settled ones.
         """
         self.contents = contents
         self.bytes = charge_bytes * self.length // max(self.unsettled, 1)
 
     def fill_with(self, contents: list[Any], charge_bytes: int, returns: Iterable[ReturnRun]) -> None:
-        """Take messages that were leased from a shared store; the slot must be empty."""
+        """Set the messages leased from a shared store; the slot must be empty."""
         self.contents = contents
         self.length = len(contents)
         self.bytes = charge_bytes
@@ -198,21 +197,21 @@ class Slot:
         self.unlogged = _NONE_UNLOGGED
 
     def move_fill(self, event: str) -> None:
-        """Move the fill machine. Raises: IllegalMove."""
+        """Apply an event to ``fill``. Raises: IllegalMove."""
         state = FILL_MOVES.get((self.fill, event))
         if state is None:
             raise IllegalMove(f"slot {self.first}: cannot {event} while {self.fill.value}")
         self.fill = state
 
     def move_tenure(self, event: str) -> None:
-        """Move the owner machine. Raises: IllegalMove."""
+        """Apply an event to ``tenure``. Raises: IllegalMove."""
         state = TENURE_MOVES.get((self.tenure, event))
         if state is None:
             raise IllegalMove(f"slot {self.first}: cannot {event} while {self.tenure.value}")
         self.tenure = state
 
     def lease_to(self, owner: Owner, epoch: int) -> None:
-        """Give the slot to an owner. Raises: IllegalMove."""
+        """Lease the slot to an owner. Raises: IllegalMove."""
         self.move_tenure("lease")
         self.owner = owner
         self.epoch = epoch
@@ -223,7 +222,7 @@ class Slot:
         self.owner = None
 
     def delete(self) -> None:
-        """End the slot, its lease and its messages. Raises: IllegalMove."""
+        """Mark the slot deleted, ending its lease, and release its messages. Raises: IllegalMove."""
         self.move_tenure("delete")
         self.owner = None
         self.contents = None
@@ -258,7 +257,7 @@ class Slot:
         return taken
 
     def take_one(self) -> int:
-        """Take the first message that `take` would take, and return its index; one must be ready."""
+        """Take one message as `take` does, and return its index; one must be ready."""
         index = self.cursor
         if self.returned is not None or self.holes:
             return self.take(1)[0]
@@ -282,9 +281,9 @@ class Slot:
         return index < self.length and index not in self.acks
 
     def pick(self, indexes: Sequence[int]) -> None:
-        """Take certain messages, at least one, wherever they are. Raises: ValueError if one is not ready. Shapes: they
-        ascend.
-        Cost: the ready messages before the last one, if that is fresh.
+        """Take these messages out of order. Raises: ValueError if one is not ready.
+
+        Shapes: at least one index; they ascend. Cost: O(fresh messages up to the last index).
         """
         for index in indexes:
             if not self.is_ready(index):
@@ -301,7 +300,7 @@ class Slot:
             self._return(before)
 
     def size_of(self, indexes: Sequence[int]) -> int:
-        """Return the size of messages for a limit in bytes; 0 while their sizes are not known."""
+        """Return the total size of messages; 0 while their sizes are not known."""
         sizes = self.sizes
         if sizes is None:
             return 0
@@ -314,7 +313,7 @@ class Slot:
         self._return(indexes)
 
     def requeue(self, indexes: Sequence[int], *, failed: bool) -> None:
-        """Requeue messages that a consumer had; each keeps its place and counts one more return."""
+        """Make delivered messages ready again; each keeps its position and counts one more return."""
         if indexes:
             self._return(indexes)
             self._redeliveries().add(indexes, failed=failed)
@@ -341,7 +340,7 @@ class Slot:
             contents[index] = None
 
     def lose(self, indexes: Sequence[int]) -> None:
-        """Settle ready messages anywhere in the queue."""
+        """Settle ready messages, returned or fresh ones, without delivering them."""
         if isinstance(indexes, range):
             below = max(0, min(indexes.stop, self.cursor) - indexes.start)
         else:
@@ -363,7 +362,7 @@ class Slot:
         return list(elsewhere.search(_UNMARKED))
 
     def ready_indexes(self) -> Sequence[int]:
-        """Return the ready messages; a range if they are contiguous."""
+        """Return the indexes of the ready messages; a range if none was returned or settled out of order."""
         fresh: Sequence[int] = range(self.cursor, self.length)
         if self.holes:
             fresh = list(self.acks.unsettled(self.cursor, self.length))
@@ -372,7 +371,7 @@ class Slot:
         return [*self._first_returned(self.returned_count), *fresh]
 
     def doubt(self, first: int) -> None:
-        """Count messages from an id on as redelivered, without a known return."""
+        """Mark the messages from an id on as possibly delivered before."""
         self._redeliveries().doubt(max(0, first - self.first), self.length)
 
     def redelivered_among(self, indexes: Sequence[int]) -> int:
@@ -393,19 +392,19 @@ class Slot:
         """Return how many returns of a message count towards the delivery limit."""
         return 0 if self.redeliveries is None else self.redeliveries.delivered(index)
 
-    def worn(self, indexes: Sequence[int], limit: int) -> list[int]:
-        """List the messages among `indexes` that were returned `limit` times or more, as a delivery limit counts."""
+    def at_limit(self, indexes: Sequence[int], limit: int) -> list[int]:
+        """List the messages among `indexes` that have reached the delivery limit."""
         if self.redeliveries is None:
             return [] if limit > 0 else list(indexes)
-        return self.redeliveries.worn(indexes, limit)
+        return self.redeliveries.at_limit(indexes, limit)
 
     def ready_again(self) -> Sequence[int]:
-        """Return the ready messages that were returned, and counted as such."""
+        """Return the ready messages that have a known return."""
         runs = self.returns_of(self.ready_indexes())
         return [index for run in runs if run.acquired for index in range(run.first, run.end)]
 
     def first_fresh(self, limit: int) -> list[int]:
-        """Return up to `limit` of the first ready messages that were never returned."""
+        """Return the first ready messages without a known return, up to `limit`."""
         if self.redeliveries is None:
             return list(self.front(limit))
         found: list[int] = []
@@ -417,12 +416,12 @@ class Slot:
         return found
 
     def returns_of(self, indexes: Sequence[int]) -> list[ReturnRun]:
-        """Return the runs of returned messages, with their counts."""
+        """Return the runs of those messages that may have been delivered before."""
         return [] if self.redeliveries is None else self.redeliveries.runs(indexes)
 
     def _return(self, indexes: Sequence[int]) -> None:
-        """Add delivered messages to those delivered next. A contiguous run of the newest messages becomes fresh: then
-        the fresh range starts earlier.
+        """Mark delivered messages as returned. A contiguous run that ends at ``cursor`` becomes fresh: the cursor moves
+        back.
         """
         if not indexes:
             return
@@ -439,7 +438,7 @@ class Slot:
         self.returned_count += len(indexes)
 
     def _unreturn(self, indexes: Sequence[int]) -> None:
-        """Remove messages from the returned ones."""
+        """Clear the marks of returned messages."""
         assert self.returned is not None
         self.returned_count -= len(indexes)
         if self.returned_count:

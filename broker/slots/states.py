@@ -1,4 +1,4 @@
-"""The states of a slot: whether it accepts messages, and whether it is leased, and to whom.
+"""The states of a slot: whether it accepts messages, and whether it is leased.
 
 Two small state machines, each one table; an illegal move raises. Source: WSO2 Message Broker 3.0.0, "Slot Based
 Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED the third cannot happen here: message
@@ -27,7 +27,7 @@ class Tenure(Enum):
 
 
 class Owner(NamedTuple):
-    """The holder of a lease: a worker of a node. Two fields, so that a shared store can fence a lost node later."""
+    """The holder of a lease: a worker of a node."""
 
     node: str
     worker: str

@@ -1,1 +1,1 @@
-"""Taps: write the messages that an exchange routes into slot files, for readers with cursors."""
+"""Taps: copy the messages of an exchange into slot files, for readers with cursors."""

@@ -1,4 +1,4 @@
-"""Cursors: the seal up to which each named reader of a tap has passed; and the refusal of requests to taps."""
+"""Cursors: the last seal that each named reader of a tap has passed; and the error for refused requests."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def vhost_named(vhosts: Mapping[str, Vhost], name: str) -> Vhost:
 class Cursors:
     """The cursors of a broker. Raises: TapRefused.
 
-    Shapes: `moved` is called after each change, which may make slot files removable.
+    Shapes: `moved` is called after each change, because slot files may have become removable.
     """
 
     def __init__(self, vhosts: Vhosts, writer: SlotWriter, moved: Callable[[], None]) -> None:
@@ -56,14 +56,14 @@ class Cursors:
     ) -> None:
         """Record that a reader has passed a seal, creating its cursor if necessary. Only `reset` moves a cursor back.
         Shapes: a new cursor belongs to its `maker`; if `user` is given, the cursor belongs to that user afterwards.
-        With the incarnation of the seal, a reader of another history of the data folder is refused.
+            `incarnation` is that of the start that wrote the seal; a seal of another history is refused.
         """
         check_cursor_name(name)
         view = self._folder.view
         queue = vhost_named(self._vhosts, vhost).queues.taps.get(TAP_PREFIX + tap)
         if queue is None and not view.of_tap(vhost, tap):
             raise TapRefused(f"no tap '{tap}' in vhost '{vhost}'")
-        if incarnation is not None and view.parted(seal, incarnation):
+        if incarnation is not None and view.diverged(seal, incarnation):
             raise TapRefused(
                 f"seal {seal} of incarnation '{incarnation}' is not in this history: "
                 "a copy of the data folder was put back"
@@ -84,9 +84,9 @@ class Cursors:
     async def _create(self, name: str, vhost: str, tap: str, seal: int, maker: str, user: str) -> None:
         """Create a cursor, unless its maker or the broker has too many, including those being created."""
         users = [cursor.user for cursor in self._folder.view.cursors] + self._begun
-        if maker and users.count(maker) >= self._settings().taps.cursors_user_max:
-            most = self._settings().taps.cursors_user_max
-            raise TapRefused(f"user '{maker}' has {most} cursors already (taps.cursors_user_max): remove some")
+        limit = self._settings().taps.cursors_user_max
+        if maker and users.count(maker) >= limit:
+            raise TapRefused(f"user '{maker}' has {limit} cursors already (taps.cursors_user_max): remove some")
         if len(users) >= CURSORS_MAX:
             raise TapRefused(f"there are {CURSORS_MAX} cursors already: remove some")
         self._begun.append(user)
@@ -96,14 +96,14 @@ class Cursors:
             self._begun.remove(user)
 
     async def begin(self, name: str, vhost: str, tap: str) -> None:
-        """Create a cursor before everything that a tap has, unless it exists."""
+        """Create a cursor that has passed no slot file of a tap, unless the cursor exists."""
         view = self._folder.view
         if view.cursor(name, vhost, tap) is None:
             seals = view.of_tap(vhost, tap)
             await self._put(name, vhost, tap, seals[0].seal - 1 if seals else view.last_seal, "")
 
     async def remove(self, name: str, vhost: str, tap: str) -> None:
-        """Remove a cursor, which then no longer keeps slot files."""
+        """Remove a cursor, so that no slot file waits for it any longer."""
         if self._folder.view.cursor(name, vhost, tap) is None:
             raise TapRefused(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
         await self._writer.in_thread(partial(self._folder.log.remove_cursor, name, vhost, tap))

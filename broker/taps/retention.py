@@ -43,7 +43,7 @@ class Retention:
         self._snapshots = snapshots
         self._folder, self._settings, self._clock = writer.folder, writer.settings, writer.clock
         self._tasks = Tasks(fail)
-        self._next_s = 0.0
+        self._next_s = 0.0  # when the next run is due, on the loop's clock
         self._ends = False
 
     @property
@@ -68,7 +68,6 @@ class Retention:
         self._tasks.start(self._run())
 
     def end(self) -> None:
-        """Start no further run."""
         self._ends = True
 
     async def close(self) -> None:
@@ -79,7 +78,7 @@ class Retention:
         await self._writer.alone(partial(self._remove, self._caps))
         await self._snapshots.drop_old()
 
-    def _remove(self, caps: dict[tuple[str, str], Cap]) -> None:
+    def _remove(self, caps: dict[TapKey, Cap]) -> None:
         """Remove slot files. *Blocking.*"""
         default = Cap(self._settings().taps.max_bytes, self._settings().taps.max_age_ms)
         plan = plan_deletions(self._folder.view, caps, default, self._clock.now_ms)
@@ -89,8 +88,8 @@ class Retention:
             self._folder.remove(plan.passed, plan.forced)
 
     @property
-    def _caps(self) -> dict[tuple[str, str], Cap]:
-        offline = self._vhosts.offline  # the caps of their taps are not known
+    def _caps(self) -> dict[TapKey, Cap]:
+        offline = self._vhosts.offline  # vhosts whose taps are not known, nor their caps
         seals = self._folder.view.seals
         unbounded = {(seal.vhost, seal.queue): UNBOUNDED for seal in seals if seal.vhost in offline}
         return unbounded | {
@@ -101,7 +100,9 @@ class Retention:
 
 
 class Deletions(NamedTuple):
-    """The slot files to remove, in the order of their seals. Shapes: ``forced`` has the reason of each gap."""
+    """The slot files to remove, in the order of their seals. Shapes: every cursor has passed those in ``passed``; those
+    in ``forced`` exceed a cap, which is the reason of their gap.
+    """
 
     passed: list[Seal]
     forced: list[tuple[Seal, str]]
@@ -111,36 +112,30 @@ def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now
     """Return the slot files to remove now; a tap without a cap of its own has the default cap.
 
     Units: `now_ms` is on the broker's clock.
-    Shapes: for each queue a prefix of its seals, as `SlotFolder.remove` requires. Invariant: without
-        a cap, no file is removed that a cursor has not passed, or whose tap has no cursors.
-    Cost: O(seals), to add up their bytes.
+    Shapes: for each queue its oldest files, as `SlotFolder.remove` requires.
+    Invariant: unless a cap is exceeded, a file stays until its tap has cursors, and all have passed the file.
+    Cost: O(seals).
     """
     passed: list[Seal] = []
     forced: list[tuple[Seal, str]] = []
-    places: dict[TapKey, int] = {}
+    slowest: dict[TapKey, int] = {}
     for cursor in view.cursors:
         key = cursor.vhost, cursor.tap
-        places[key] = min(cursor.seal, places.get(key, cursor.seal))
-    for tap, seals in _by_tap(view).items():
+        slowest[key] = min(cursor.seal, slowest.get(key, cursor.seal))
+    by_tap: dict[TapKey, list[Seal]] = {}  # including seals from before a tap was removed and added again
+    for seal in view.seals:
+        by_tap.setdefault((seal.vhost, seal.queue), []).append(seal)
+    for tap, seals in by_tap.items():
         cap = caps.get(tap, default)
-        place = places.get(tap, 0)
-        held_bytes = sum(seal.bytes for seal in seals)
+        kept_bytes = sum(seal.bytes for seal in seals)
         for seal in seals:
-            if seal.seal <= place:
+            if seal.seal <= slowest.get(tap, 0):
                 passed.append(seal)
-            elif held_bytes > cap.max_bytes:
+            elif kept_bytes > cap.max_bytes:
                 forced.append((seal, "bytes"))
             elif now_ms - seal.last_ts_ms - seal.ahead_ms > cap.max_age_ms:
                 forced.append((seal, "age"))
             else:
                 break
-            held_bytes -= seal.bytes
+            kept_bytes -= seal.bytes
     return Deletions(sorted(passed, key=lambda seal: seal.seal), sorted(forced, key=lambda one: one[0].seal))
-
-
-def _by_tap(view: SealView) -> dict[TapKey, list[Seal]]:
-    """Return the seals of each tap in rising order, including those from before it was removed and added again."""
-    found: dict[TapKey, list[Seal]] = {}
-    for seal in view.seals:
-        found.setdefault((seal.vhost, seal.queue), []).append(seal)
-    return found

@@ -1,4 +1,4 @@
-"""The rows of one slot file: choose messages of a level in the loop, read and copy them in a thread."""
+"""The rows of one slot file: messages of a level are chosen on the loop, then read and copied in a thread."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may run
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some messages of one slot. Shapes: ``held`` are the messages, None if the slot is on disk; then ``segments`` are
-    pinned until `unpin`. ``end`` is the id after the range of the piece; missing messages of the range are settled.
+    """Messages of one slot for a slot file. Shapes: ``messages`` is None if the slot is on disk; then ``segments`` are
+    pinned until `unpin`. ``end`` is the id after the range of the piece; messages missing from the range are settled.
     """
 
     slot: Slot
     indexes: Sequence[int]
     end: int
-    held: list[Message | None] | None
+    messages: list[Message | None] | None
     redelivered: frozenset[int]
     segments: tuple[int, ...]
 
@@ -40,16 +40,15 @@ def gather(
     *,
     above: int = 0,
     below: int,
-    most_rows: int,
-    most_bytes: int,
-    recount: bool = True,
+    rows_max: int,
+    bytes_max: int,
+    mark_redelivered: bool = True,
 ) -> list[Piece]:
-    """Return the first unsettled messages of a level's slots within the limits, at least one.
+    """Return the first unsettled messages of a level's slots within the limits, but at least one.
 
-    Shapes: `firsts` has the first ids of the slots; deleted ones are skipped. The ids are above <= id < below. Without
-        `recount` no message is marked as redelivered.
-    Units: `most_bytes` limits the messages' share of memory, now or before they were paged out.
-    Cost: n slots, and a copy of the references to resident messages.
+    Shapes: `firsts` has the first ids of the slots; deleted slots are skipped. Message ids are above <= id < below.
+    Units: `bytes_max` limits the memory charge of the messages, resident or not.
+    Cost: O(slots), and a copy of the references to resident messages.
     """
     pieces: list[Piece] = []
     rows = size_bytes = 0
@@ -62,16 +61,15 @@ def gather(
         indexes: Sequence[int] = range(start, upto)
         if slot.acks.count:
             indexes = list(slot.acks.unsettled(start, upto))
-        whole = len(indexes) <= most_rows - rows
+        whole = len(indexes) <= rows_max - rows
         if not whole:
-            indexes = indexes[: most_rows - rows]
+            indexes = indexes[: rows_max - rows]
         if indexes:
             end = first + (upto if whole else indexes[-1] + 1)
-            piece = _piece(level, slot, indexes, end, recount=recount)
-            pieces.append(piece)
+            pieces.append(_piece(level, slot, indexes, end, mark_redelivered=mark_redelivered))
             rows += len(indexes)
             size_bytes += max(slot.bytes // slot.length - OVERHEAD_BYTES, 0) * len(indexes)
-        if rows >= most_rows or size_bytes >= most_bytes:
+        if rows >= rows_max or size_bytes >= bytes_max:
             break
     return pieces
 
@@ -87,20 +85,20 @@ def copy_pieces(
     number: int,
     pieces: Sequence[Piece],
     begin: Callable[[int], SlotFileWriter],
-    most_bytes: int,
+    bytes_max: int,
     ahead_ms: int,
 ) -> tuple[SlotFileWriter | None, int]:
-    """Begin a slot file at a message id, and add the messages of the pieces until it has `most_bytes`.
+    """Write the messages of the pieces into one slot file, until it has `bytes_max`. *Blocking.*
 
-    *Blocking.* Messages on disk are read slot by slot. Rows have the time of day: the broker's clock minus `ahead_ms`.
-    Return the complete file, None if no message could be read, which is logged, and the id after the last message.
+    `begin` creates the file for a first message id. Rows have the time of day: the broker's clock minus `ahead_ms`.
+    Return the complete file, and the id after its last message; no file if no message could be read, which is logged.
     Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
     file = begin(pieces[0].slot.first + pieces[0].indexes[0])
     try:
-        end = _copy(store, number, pieces, file, most_bytes, ahead_ms)
+        end = _copy(store, number, pieces, file, bytes_max, ahead_ms)
         if file.rows:
-            file.complete(end)  # here, where a full disk is no reason to stop the broker
+            file.complete(end)  # now, because a full disk stops the broker only in `finish`
     except BaseException:
         file.abandon()
         raise
@@ -111,35 +109,35 @@ def copy_pieces(
 
 
 def _copy(
-    store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, most_bytes: int, ahead_ms: int
+    store: VhostStore, number: int, pieces: Sequence[Piece], file: SlotFileWriter, bytes_max: int, ahead_ms: int
 ) -> int:
     end = file.meta.first
     add = file.add
-    until_turn = ROWS_AT_ONCE
+    until_pause = ROWS_AT_ONCE
     for piece in pieces:
         first, redelivered = piece.slot.first, piece.redelivered
         for index, message in zip(piece.indexes, _contents(store, number, piece), strict=True):
             if message is None:  # it could not be read, which was logged
                 continue
-            if file.size_bytes >= most_bytes and file.rows:
+            if file.size_bytes >= bytes_max and file.rows:
                 return end
             flags, route = message.facts.persistent * PERSISTENT, message.envelope.route
             if index in redelivered:
                 flags |= REDELIVERED
             add(first + index, message.timestamp_ms - ahead_ms, flags, route, message.header, message.body)
             end = first + index + 1
-            until_turn -= 1
-            if not until_turn:
-                until_turn = ROWS_AT_ONCE
+            until_pause -= 1
+            if not until_pause:
+                until_pause = ROWS_AT_ONCE
                 time.sleep(0)
         end = piece.end
     return end
 
 
-def _piece(level: Level, slot: Slot, indexes: Sequence[int], end: int, *, recount: bool) -> Piece:
+def _piece(level: Level, slot: Slot, indexes: Sequence[int], end: int, *, mark_redelivered: bool) -> Piece:
     contents = slot.contents
     redelivered: frozenset[int] = frozenset()
-    if recount:
+    if mark_redelivered:
         redelivered = frozenset([index for index in indexes if slot.redelivered(index)])
     if contents is not None:
         if isinstance(indexes, range):
@@ -152,9 +150,9 @@ def _piece(level: Level, slot: Slot, indexes: Sequence[int], end: int, *, recoun
 
 
 def _contents(store: VhostStore, number: int, piece: Piece) -> Sequence[Message | None]:
-    """Return the messages of a piece, reading those that are not in memory from disk. *Blocking.*"""
-    if piece.held is not None:
-        return piece.held
+    """Return the messages of a piece, from memory or disk. *Blocking.*"""
+    if piece.messages is not None:
+        return piece.messages
     slot = piece.slot
     found = store.slots.read(number, slot.first, slot.end, piece.indexes, piece.segments, MessageLoader())
     return [found[index] for index in piece.indexes]

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot, `private` if clients cannot read the queue; `owner` is the user who created it over HTTP, if any.
+    """One snapshot; `private` if clients cannot read the queue. `owner` is the user who created it over HTTP, or "".
 
     Units: `until_ms` is its end on the broker's clock.
     """
@@ -63,7 +63,7 @@ class Snapshot:
 
 @dataclass(slots=True, eq=False)
 class Taking:
-    """A snapshot that is being taken: its owner, the size of its files so far, and the limit for all users."""
+    """A snapshot in progress: its owner, the size of its files so far, and the limit on the snapshots of all users."""
 
     owner: str
     share_bytes: int = 0
@@ -81,8 +81,9 @@ class Taking:
 class Snapshots(Mapping[str, Snapshot]):
     """The snapshots of a broker by id.
 
-    A user with too many or too large snapshots affects nobody else: the user's oldest snapshots make room, or the new
-    one is refused. Users' share of the disk is bounded, and each must leave as much to the others as it takes.
+    A user with too many or too large snapshots affects no other user: the user's oldest snapshots are removed, or the
+    new one is refused. All users have a bounded share of the disk, and each must leave as much of it free as the user's
+    snapshots take.
     """
 
     def __init__(self, vhosts: Vhosts, writer: SlotWriter) -> None:
@@ -103,7 +104,7 @@ class Snapshots(Mapping[str, Snapshot]):
 
     @property
     def under_way(self) -> int:
-        """The number of snapshots being taken."""
+        """The number of snapshots in progress."""
         return len(self._taking)
 
     def path(self, snapshot: str, n: int) -> Path:
@@ -142,7 +143,7 @@ class Snapshots(Mapping[str, Snapshot]):
             most = self._settings().taps.snapshots_user_max
             while len(self._of(owner)) > most:
                 await self._drop_oldest(
-                    owner, f"user '{owner}' takes {most} snapshots already (taps.snapshots_user_max)"
+                    owner, f"user '{owner}' is taking {most} snapshots already (taps.snapshots_user_max)"
                 )
             disk_bytes = await self._writer.in_thread(self._folder.snapshots.disk_bytes)
             taking.share(int(disk_bytes * self._settings().taps.snapshots_disk_ratio))
@@ -164,7 +165,7 @@ class Snapshots(Mapping[str, Snapshot]):
         return taken
 
     def _of(self, owner: str) -> list[Snapshot | Taking]:
-        """Return the snapshots of a user, oldest first, and those being taken."""
+        """Return the snapshots of a user, oldest first, then those in progress."""
         return [one for one in self._of_users() if one.owner == owner]
 
     def _of_users(self) -> list[Snapshot | Taking]:
@@ -172,7 +173,7 @@ class Snapshots(Mapping[str, Snapshot]):
         return [one for one in found if one.owner]
 
     async def _make_room(self, taking: Taking, more_bytes: int) -> None:
-        """Let a user's snapshots grow, within the share that others leave. Raises: TapRefused."""
+        """Remove old snapshots of a user until a snapshot in progress may grow. Raises: TapRefused."""
         owner, share_bytes = taking.owner, taking.share_bytes
         while owner:
             own_bytes = sum([one.bytes for one in self._of(owner)]) + more_bytes
@@ -180,15 +181,15 @@ class Snapshots(Mapping[str, Snapshot]):
             if own_bytes <= share_bytes - users_bytes:
                 return
             await self._drop_oldest(
-                owner, f"no room for a snapshot of user '{owner}': all users have {share_bytes} bytes "
-                "(taps.snapshots_disk_ratio), of which each leaves as much as it takes",
+                owner, f"no room for a snapshot of user '{owner}': all users share {share_bytes} bytes "
+                "(taps.snapshots_disk_ratio), and each must leave as much free as the user's snapshots take",
             )  # fmt: skip
 
-    async def _drop_oldest(self, owner: str, otherwise: str) -> None:
-        """Remove the oldest snapshot of a user. Raises: TapRefused with that text if there is none."""
+    async def _drop_oldest(self, owner: str, refusal: str) -> None:
+        """Remove the oldest snapshot of a user. Raises: TapRefused with `refusal` as its text if there is none."""
         oldest = next((one.id for one in self._by_id.values() if one.owner == owner), None)
         if oldest is None:
-            raise TapRefused(otherwise)
+            raise TapRefused(refusal)
         await self.drop(oldest)
         _log.info("snapshot.made_room", user=owner, id=oldest)
 
@@ -198,7 +199,7 @@ class Snapshots(Mapping[str, Snapshot]):
             await self._writer.in_thread(lambda: self._folder.snapshots.drop(snapshot))
 
     async def drop_old(self) -> None:
-        """Remove the snapshots whose time is over."""
+        """Remove expired snapshots."""
         now_ms = self._clock.now_ms
         for snapshot in [one.id for one in self._by_id.values() if one.until_ms <= now_ms]:
             await self.drop(snapshot)
@@ -228,8 +229,8 @@ class Snapshots(Mapping[str, Snapshot]):
                     islice(firsts, start, None),
                     above=above,
                     below=below,
-                    most_rows=self._settings().taps.window_messages,
-                    most_bytes=self._settings().taps.window_bytes,
+                    rows_max=self._settings().taps.window_messages,
+                    bytes_max=self._settings().taps.window_bytes,
                 )
                 if not pieces:
                     return
@@ -246,25 +247,25 @@ class Snapshots(Mapping[str, Snapshot]):
     def _writing(
         self, engine: Engine, level: Level, pieces: list[Piece], snapshot: str, n: int
     ) -> Callable[[], tuple[SnapshotSlot | None, int]]:
-        """Return a *blocking* function that writes one file; it returns the file and the id after its last message."""
+        """Return a *blocking* function that writes one file, and returns it and the id after its last message."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, level.queue.name
-        store, number, most_bytes = engine.store, level.number, self._settings().taps.window_bytes
+        store, number, bytes_max = engine.store, level.number, self._settings().taps.window_bytes
         keep_free_bytes, ahead_ms = self._settings().store.disk_free_min_bytes, self._clock.ahead_ms
 
         def write() -> tuple[SnapshotSlot | None, int]:
             free_bytes = self._folder.free_bytes()
-            if free_bytes < keep_free_bytes + most_bytes:
+            if free_bytes < keep_free_bytes + bytes_max:
                 raise TapRefused(
-                    f"no room for a snapshot: the disk has {free_bytes} bytes free; {most_bytes} are needed above "
+                    f"no room for a snapshot: the disk has {free_bytes} bytes free; {bytes_max} are needed above "
                     f"store.disk_free_min_bytes ({keep_free_bytes})"
                 )
             begin = partial(folder.begin, snapshot, n, name, queue, number)
-            file, end = copy_pieces(store, number, pieces, begin, most_bytes, ahead_ms)
+            file, end = copy_pieces(store, number, pieces, begin, bytes_max, ahead_ms)
             return (None if file is None else folder.finish(file, end)), end
 
         return write
 
 
 def is_private(queue: Queue) -> bool:
-    """Return whether no client may read a queue, or only its own connection."""
+    """Return whether clients may not read a queue, or only the connection that owns it."""
     return queue.exclusive_owner is not None or (queue.is_internal and not isinstance(queue, TapQueue))

@@ -1,8 +1,8 @@
 """The slot writer: one task and one thread that move the messages of taps into slot files.
 
-The loop chooses the messages of a file, and the log has them on disk before the file is written. They are settled in
-the tap's queue once the file and its line in the seal log are on disk. After a crash between the two they are in both,
-and `Engine.restore` settles them, because the seal log has the message ids of all slot files, including removed ones.
+The loop chooses the messages of a file, and the vhost's log is synced before the file is written. The messages are
+settled in the tap's queue once the file and its line in the seal log are on disk. After a crash in between they are in
+both, and `Engine.restore` settles them: the seal log has the message ids of all slot files, including removed ones.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class NotWritten(Exception):
 class SlotWriter:
     """The writer of the slot files of all taps, one file at a time, in the order in which they became due.
 
-    A tap is due when it has a file's worth of messages or bytes, when its oldest message has waited for the window, or
-    when `flush` asks for it. The window of a tap doubles with each file that is written without a reader.
-    Invariant: one file is written at a time: its writer holds ``turn``.
+    A tap is due when it has enough messages or bytes for a file, when its oldest message has waited for the window, or
+    when `flush` requests it. The window of a tap doubles with each file that is written without a reader.
+    Invariant: the task that writes a file holds ``turn``.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class SlotWriter:
         fail: Callable[[BaseException], None],
         keep_free_bytes: int,
     ) -> None:
-        """`keep_free_bytes` of the disk are left to the logs: a broker needs them to start on a full disk."""
+        """`keep_free_bytes` of the disk are reserved for the logs, because a broker needs them to start."""
         self.folder = folder
         self.settings = settings
         self.clock = clock
@@ -68,8 +68,8 @@ class SlotWriter:
         self._tasks = Tasks(fail)
         self._ends = False
         self._due: dict[TapQueue, Engine] = {}
-        self._since_ms: dict[TapQueue, int] = {}  # when the oldest message of a tap was seen first
-        self._windows_ms: dict[TapQueue, int] = {}  # of taps whose last file had no reader; 0 for those read since
+        self._since_ms: dict[TapQueue, int] = {}  # when a tick first saw the oldest message of a tap
+        self._windows_ms: dict[TapQueue, int] = {}  # of taps whose last file had no reader; 0 for taps read since
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
         self._retry_at_s = 0.0
 
@@ -79,7 +79,6 @@ class SlotWriter:
         return self.turn.locked() or bool(self._due)
 
     def start(self) -> None:
-        """Start the task."""
         self._tasks.start(self._run())
 
     def tick(self) -> None:
@@ -101,11 +100,11 @@ class SlotWriter:
             self._wake.set()
 
     def note_read(self, queue: TapQueue) -> None:
-        """Record that a tap is read: its window is that of the setting until a file is written without a reader."""
+        """Record that a tap is read: its window is the configured one until a file is written without a reader."""
         self._windows_ms[queue] = 0
 
     async def flush(self, engine: Engine, queue: TapQueue) -> None:
-        """Wait until all messages that a tap holds now are in slot files.
+        """Wait until all messages now in a tap's queue are in slot files.
 
         Raises: StoreFailed when a file cannot be written, or the broker stops; the error that ended the broker.
         """
@@ -138,15 +137,15 @@ class SlotWriter:
         return self._ends or engine.retired
 
     async def close(self) -> None:
-        """End the task after the current file; the next start writes the rest."""
+        """End the task after the current file; the next start writes the remaining messages."""
         self._ends = True
         self._wake.set()
         await self._tasks.ended()
-        async with self.turn:  # a snapshot may hold it
+        async with self.turn:  # a snapshot may be writing a file
             pass
 
     def abort(self) -> None:
-        """End the thread; its present call ends when the store closes."""
+        """End the thread after its current call."""
         self._ends = True
         self._tasks.cancel()
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -190,7 +189,7 @@ class SlotWriter:
                 self._due[queue] = engine  # after the others
 
     async def _seal(self, engine: Engine, queue: TapQueue) -> None:
-        """Move a file's worth of a tap's messages into one. Raises: NotWritten; StoreFailed."""
+        """Move messages of a tap into one slot file. Raises: NotWritten; StoreFailed."""
         level = queue.level
         level.manager.seal()
         settings = self.settings().taps
@@ -198,9 +197,9 @@ class SlotWriter:
             level,
             level.manager.slots,
             below=level.manager.next_id,
-            most_rows=settings.window_messages,
-            most_bytes=settings.window_bytes,
-            recount=False,
+            rows_max=settings.window_messages,
+            bytes_max=settings.window_bytes,
+            mark_redelivered=False,
         )
         if not pieces:
             return
@@ -212,7 +211,7 @@ class SlotWriter:
                 engine.retire()
                 self._refuse(queue, error)
                 engine.fail(error)
-            return  # of a deleted level: its records were removed
+            return  # without an error if the level was deleted, and its records with it
         finally:
             unpin(engine.store, pieces)
         await self._settle(engine, level, end)
@@ -233,7 +232,7 @@ class SlotWriter:
             free_bytes = self.folder.free_bytes()
             if free_bytes < self._keep_free_bytes + window_bytes:
                 raise StoreFailed(
-                    self.folder.folder, f"the disk has {free_bytes} bytes free, which are left to the logs"
+                    self.folder.folder, f"the disk has {free_bytes} bytes free, which are reserved for the logs"
                 )
             begin = partial(self.folder.begin, vhost, queue.tap, number)
             file, end = copy_pieces(store, number, pieces, begin, window_bytes, ahead_ms)
@@ -259,12 +258,12 @@ class SlotWriter:
     # -- what is due --------------------------------------------------------------------------------------------------
 
     def _window_ms(self, queue: TapQueue) -> int:
-        """Return how long a tap's oldest message waits."""
+        """Return how long a tap's oldest message waits for its slot file."""
         settings = self.settings().taps
         return max(settings.window_ms, min(self._windows_ms.get(queue, 0), settings.window_max_ms))
 
     def _widen(self, queue: TapQueue) -> None:
-        """Double the window of a tap for which a file was written, unless somebody has read it since the last one."""
+        """Double the window of a tap after a file was written, unless the tap was read since the previous file."""
         window_ms = self._window_ms(queue)
         if self._windows_ms.pop(queue, None) != 0:
             self._windows_ms[queue] = min(2 * window_ms, self.settings().taps.window_max_ms)
@@ -285,7 +284,7 @@ class SlotWriter:
         return False
 
     def _answer(self, queue: TapQueue) -> None:
-        """Answer the calls of `flush` whose messages are in slot files now."""
+        """Complete the calls of `flush` whose messages are in slot files now."""
         front = queue.level.manager.front()
         upto = queue.level.manager.next_id if front is None else front.first + front.front(1)[0]
         waiting = []

@@ -16,16 +16,16 @@ Row = dict[str, Any]
 
 
 def end_of(view: SealView, vhost: str, tap: str) -> int:
-    """Return the id after the last message that a slot file of a tap had, 0 for none."""
+    """Return the id after the last message in all slot files of a tap, removed ones included; 0 for none."""
     known: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
     return max((one.end for one in known if (one.vhost, one.queue) == (vhost, tap)), default=0)
 
 
 def tap_rows(vhost: Vhost, view: SealView, now_ms: int) -> Iterator[Row]:
-    """Yield the taps of a vhost, and the removed ones that still have slot files.
+    """Yield the taps of a vhost, and removed taps that still have slot files.
 
-    Shapes: ``waiting`` messages are in no slot file yet, ``messages`` are in slot files, ``slots`` of them. What a
-        cursor has not passed yet is its `Lag`.
+    Shapes: ``waiting`` messages are in no slot file yet; ``messages`` are in the ``slots`` slot files. Cursors have the
+        fields of `Lag`.
     Units: `now_ms` is the time of day.
     Cost: O(slot files of the vhost), whatever the number of cursors.
     """

@@ -1,7 +1,7 @@
-"""Taps: keep the messages that pass an exchange for readers that fetch them later.
+"""Taps: keep the messages of an exchange for readers that fetch them later.
 
-The command line, HTTP and tests call this module. A tap's messages go from its queue into slot files. A cursor says up
-to which seal a reader has passed. Slot files that every cursor has passed are removed, and those that exceed a cap.
+The command line, HTTP and tests call this module. A tap's messages are moved from its queue into slot files. Slot files
+are removed once the cursors of all readers have passed them, or when the tap exceeds a cap.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-RESERVE_DIVISOR: Final = 2  # slot files may use this part of the reserve: the log that they empty gives it back
+RESERVE_DIVISOR: Final = 2  # slot files may use half of the reserve, because writing them frees space in the log
 
 
 class Taps:
     """The taps of a broker. Raises: TapRefused.
 
-    Shapes: ``cursors`` and ``snapshots`` carry out the requests that concern them.
+    Shapes: requests about cursors and snapshots are methods of ``cursors`` and ``snapshots``.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Taps:
         vhosts.on_delete(self._forget)
 
     def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings, from the next file on; cursors, snapshots and the caps of single taps stay."""
+        """Apply changed settings from the next file on; cursors, snapshots and the caps of existing taps stay."""
         self._settings = settings
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -76,7 +76,6 @@ class Taps:
         return self._writer.busy or self._retention.busy
 
     def start(self) -> None:
-        """Begin to write slot files."""
         self._writer.start()
         self._retention.start()
 
@@ -85,10 +84,10 @@ class Taps:
         self._writer.tick()
         self._retention.tick()
 
-    async def close(self, timeout_s: float, told: Callable[[int], None]) -> None:
-        """Write waiting messages into slot files until the deadline: transient messages survive only there.
+    async def close(self, timeout_s: float, stopping: Callable[[int], None]) -> None:
+        """Write waiting messages into slot files until the timeout, because transient messages survive only there.
 
-        The next start writes the rest. `told` is called with the number of taps that have something to write.
+        The next start writes the remaining ones. `stopping` is called with the number of taps that have to write.
         """
         waiting = [
             self._writer.flush(engine, queue)
@@ -97,8 +96,8 @@ class Taps:
             if queue.ready
         ]
         if waiting:
-            told(len(waiting))
-            # The writer has logged what it cannot write.
+            stopping(len(waiting))
+            # The writer logs files that it cannot write.
             await asyncio.wait([asyncio.gather(*waiting, return_exceptions=True)], timeout=timeout_s)
         self._retention.end()
         await self._writer.close()
@@ -123,69 +122,68 @@ class Taps:
         max_bytes: int | None = None,
         max_age_ms: int | None = None,
     ) -> dict[str, Any]:
-        """Create a tap, or return the existing equal one; new cursors start at its first message.
+        """Create a tap and return its row; an equal tap may exist. New cursors start at its first slot file.
 
-        A tap without its own caps gets the current ones of the settings.
+        The default caps are those of the settings.
         """
         if self._settings.cluster.is_on:
             raise TapRefused(IN_CLUSTER)
-        held = vhost_named(self._vhosts, vhost)
+        opened = vhost_named(self._vhosts, vhost)
         name = name or exchange or "default"
         queue_name = TAP_PREFIX + name
         if not is_short_text(queue_name) or not name.isprintable():
-            most = SHORT_STRING_MAX_BYTES - len(TAP_PREFIX)
-            raise TapRefused(f"a tap's name has at most {most} bytes, all of them printable")
+            max_length = SHORT_STRING_MAX_BYTES - len(TAP_PREFIX)
+            raise TapRefused(f"a tap's name has at most {max_length} bytes, all of them printable")
         if not is_short_text(pattern):
             raise TapRefused(f"a pattern has at most {SHORT_STRING_MAX_BYTES} bytes")
-        heard = held.exchanges.get(exchange)
-        if heard is None:
+        source = opened.exchanges.get(exchange)
+        if source is None:
             raise TapRefused(f"no exchange '{exchange}' in vhost '{vhost}'")
         try:
-            heard.dialect.parse(pattern, self._limits)
+            source.dialect.parse(pattern, self._limits)
         except ValueError as error:
             raise TapRefused(str(error)) from error
         for cursor in cursors:
             check_cursor_name(cursor)
-        found = held.queues.taps.get(queue_name)
+        found = opened.queues.taps.get(queue_name)
         if found is None:
             settings = self._settings.taps
-            most_bytes = settings.max_bytes if max_bytes is None else max_bytes
-            most_age_ms = settings.max_age_ms if max_age_ms is None else max_age_ms
-            arguments = tap_arguments(exchange, pattern, most_bytes, most_age_ms, end_of(self.view, vhost, name))
-            # A stream number that no slot file uses, not even one of a deleted vhost of the same name.
-            number = max(held.queues.next_number, *(known + 1 for known in self.view.ends(vhost)), 1)
-            held.queues.add_tap(queue_name, number, arguments)
+            cap_bytes = settings.max_bytes if max_bytes is None else max_bytes
+            cap_age_ms = settings.max_age_ms if max_age_ms is None else max_age_ms
+            arguments = tap_arguments(exchange, pattern, cap_bytes, cap_age_ms, end_of(self.view, vhost, name))
+            # A queue number that no slot file has, not even one of a deleted vhost of the same name.
+            number = max(opened.queues.next_number, *(known + 1 for known in self.view.ends(vhost)), 1)
+            opened.queues.add_tap(queue_name, number, arguments)
             _log.info("tap.added", vhost=vhost, tap=name, exchange=exchange, pattern=pattern)
         elif not found.is_same(exchange, pattern, max_bytes, max_age_ms):
-            raise TapRefused(f"tap '{name}' in vhost '{vhost}' is another: remove it, or name this one")
+            raise TapRefused(f"another tap in vhost '{vhost}' is named '{name}': remove it, or choose another name")
         await self._vhosts.engines[vhost].committer.drain()
         for cursor in cursors:
             await self.cursors.begin(cursor, vhost, name)
         return next(row for row in self.listing(vhost) if row["name"] == name)
 
     async def remove(self, vhost: str, name: str, *, drop: bool = False) -> dict[str, int]:
-        """End a tap. Its slot files stay until its cursors have passed or a cap removes them; `drop` removes them now.
-
-        Returns what was removed: messages, and slot files with their bytes.
+        """Delete a tap, and return the numbers of removed messages, slot files and bytes. Slot files stay until all
+        cursors have passed them or a cap removes them; with `drop` they are removed now.
         """
-        held = vhost_named(self._vhosts, vhost)
-        queue = held.queues.taps.get(TAP_PREFIX + name)
+        opened = vhost_named(self._vhosts, vhost)
+        queue = opened.queues.taps.get(TAP_PREFIX + name)
         if queue is None and not self.view.of_tap(vhost, name) and not self.view.cursors_of(vhost, name):
             raise TapRefused(f"no tap '{name}' in vhost '{vhost}'")
         engine = self._vhosts.engines[vhost]
         waited = 0
         if queue is not None:
-            held.exchanges.untap(queue)
+            opened.exchanges.untap(queue)
             if not drop:
                 try:
                     await self._flush(engine, queue)
                 except TapRefused:
-                    held.exchanges.tap(queue)
+                    opened.exchanges.tap(queue)
                     raise
             async with self._writer.turn:  # no file of the tap is being written: its messages would count twice
                 if not queue.deleted:
                     waited = queue.ready
-                    held.queues.drop(queue)
+                    opened.queues.drop(queue)
             await engine.committer.drain()
         seals = self.view.of_tap(vhost, name) if drop else []
         dropped = {
@@ -199,7 +197,7 @@ class Taps:
         return dropped
 
     def listing(self, vhost: str | None = None) -> list[dict[str, Any]]:
-        """Return a row for each tap of one vhost or of all; removed taps have one while their slot files exist."""
+        """Return a row for each tap of one vhost or of all, including removed taps that still have slot files."""
         names = sorted(self._vhosts) if vhost is None else [vhost_named(self._vhosts, vhost).name]
         view, now_ms = self.view, self._clock.now_ms - self._clock.ahead_ms
         return [row for name in names for row in tap_rows(self._vhosts[name], view, now_ms)]
@@ -214,8 +212,8 @@ class Taps:
 
     def note_read(self, vhost: str, tap: str) -> None:
         """Record that a tap, if it exists, has a reader, so that its slot files are written sooner."""
-        held = self._vhosts.get(vhost)
-        queue = None if held is None else held.queues.taps.get(TAP_PREFIX + tap)
+        opened = self._vhosts.get(vhost)
+        queue = None if opened is None else opened.queues.taps.get(TAP_PREFIX + tap)
         if queue is not None:
             self._writer.note_read(queue)
 
@@ -227,14 +225,14 @@ class Taps:
         return self._folder.view
 
     async def frozen(self, do: Callable[[SealView], None]) -> None:
-        """Run blocking work in the writer's thread, while no seal is added and no slot file is removed."""
+        """Run *blocking* work in the writer's thread, so that no seal is added and no slot file is removed."""
         await self._writer.in_thread(lambda: do(self.view))
 
     def slot_path(self, seal: int) -> Path:
         """Return the path of a slot file."""
         return self._folder.path(seal)
 
-    # -- inside -------------------------------------------------------------------------------------------------------
+    # -- internal -----------------------------------------------------------------------------------------------------
 
     def _chosen(self, vhost: str | None, tap: str | None) -> Iterator[tuple[Engine, TapQueue]]:
         for name in sorted(self._vhosts) if vhost is None else [vhost_named(self._vhosts, vhost).name]:

@@ -1,1 +1,1 @@
-"""The vhosts of the broker: open, added, deleted, offline."""
+"""The vhosts of the broker: open, add and delete them, and take damaged ones offline."""

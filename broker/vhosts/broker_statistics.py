@@ -1,4 +1,4 @@
-"""The statistics of the whole broker: totals that never fall, whatever ends, and the counts of single objects."""
+"""The statistics of the broker: totals, which never decrease, and the counts of single objects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,6 @@ class BrokerStatistics:
     """
 
     def __init__(self, vhosts: Vhosts, usage: Usage) -> None:
-        """Count the vhosts, including those opened later."""
         self._vhosts = vhosts
         self._usage = usage
         self._ended = VhostTally()  # the sum of the vhosts that were deleted
@@ -42,14 +41,14 @@ class BrokerStatistics:
         vhosts.on_open(self._opened)
 
     def totals(self) -> MessageCounts:
-        """Return the counts of messages of the whole broker; none ever falls."""
+        """Return the message counts of the whole broker, which never decrease."""
         counts = NO_MESSAGES
         for tally in self._all():
             counts = counts.plus(tally.counts())
         return counts
 
     def by_protocol(self) -> dict[str, MessageCounts]:
-        """Return the counts of messages of the whole broker by protocol; none ever falls."""
+        """Return the message counts of the whole broker by protocol, which never decrease."""
         total: dict[str, MessageCounts] = {}
         for tally in self._all():
             for protocol, counts in tally.by_protocol().items():
@@ -57,20 +56,19 @@ class BrokerStatistics:
         return total
 
     def vhost(self, name: str) -> MessageCounts:
-        """Return the counts of a vhost; zeros for an offline one. Raises: KeyError."""
+        """Return the message counts of a vhost; zeros for an offline one. Raises: KeyError."""
         if name in self._vhosts.offline:
             return NO_MESSAGES
         return self._vhosts[name].tally.counts()
 
     def queue(self, queue: Queue) -> MessageCounts:
-        """Return the counts of a queue; `publish` counts all entered messages, also dead letters and moved ones."""
+        """Return the message counts of a queue; `publish` includes dead letters and messages moved into it."""
         counts = NO_MESSAGES
         for level in queue.levels:
             counts = counts.plus(MessageCounts.of(PublishTally(), level.tally)._replace(publish=level.published))
         return counts
 
     def channel(self, channel: SessionOfChannel) -> MessageCounts:
-        """Return the counts of a channel."""
         return MessageCounts.of(channel.publisher.tally, channel.basic.tally)
 
     def exchange(self, exchange: Exchange) -> ExchangeTally:
@@ -78,7 +76,7 @@ class BrokerStatistics:
         return exchange.tally
 
     def sizes(self) -> SizeTally:
-        """Return the histogram of the sizes of published messages."""
+        """Return the histogram of the body sizes of published messages."""
         total = SizeTally()
         for tally in self._all():
             total.add(tally.sizes)
@@ -93,7 +91,6 @@ class BrokerStatistics:
         return total
 
     def churn(self) -> ChurnCounts:
-        """Return the counts of opened, closed, declared and deleted objects."""
         usage, tallies = self._usage, self._all()
         return ChurnCounts(
             usage.opened[CONNECTIONS],
@@ -110,9 +107,9 @@ class BrokerStatistics:
         self._tallies.append(engine.vhost.tally)
 
     def _all(self) -> list[VhostTally]:
-        """Return the tallies of the vhosts, and that of the deleted ones."""
-        standing = {engine.vhost.tally for engine in self._vhosts.engines.values()}
-        for tally in [tally for tally in self._tallies if tally not in standing]:
+        """Return the tallies of the vhosts, and the sum of those of deleted vhosts."""
+        live = {engine.vhost.tally for engine in self._vhosts.engines.values()}
+        for tally in [tally for tally in self._tallies if tally not in live]:
             self._ended.add(tally)
             self._tallies.remove(tally)
         return [*self._tallies, self._ended]

@@ -33,7 +33,7 @@ class RecoveryWatch:
         self._stopped = False
 
     def begin(self, vhost: str, number: int, vhosts: int) -> None:
-        """Begin a vhost, for example number 1 of 3."""
+        """Begin to watch a vhost, for example number 1 of 3."""
         self._progress = None
         self._vhost, self._number, self._vhosts = vhost, number, vhosts
         self._began = self._clock()
@@ -53,14 +53,13 @@ class RecoveryWatch:
         self._stopped = True
 
     def log(self) -> None:
-        """Log the current progress."""
         _log.info("store.recovering", **self.facts())
 
     def facts(self) -> dict[str, Any]:
         """Return the progress, empty when no vhost is being recovered.
 
-        Shapes: `percent`, `done_bytes`, `total_bytes` and `eta_s` are those of the log of one vhost; `eta_s` is None
-            until a part of the log was read. `vhost_number` counts from 1 to `vhosts`.
+        Shapes: `percent`, `done_bytes`, `total_bytes` and `eta_s` refer to the log of one vhost; `eta_s` is None until
+            a part of the log was read. `vhost_number` counts from 1 to `vhosts`.
         """
         if not self._vhost:
             return {}

@@ -1,4 +1,4 @@
-"""The vhosts of the broker: each has an engine and a store, and is added or deleted while the others work."""
+"""The vhosts of the broker: each has an engine and a store, and can be added or deleted while the others work."""
 
 from __future__ import annotations
 
@@ -28,17 +28,12 @@ PROGRESS_S: Final = 1.0  # between two events about a long recovery
 
 
 class SharedEngines(Protocol):
-    """A node of a cluster as the vhosts see it: their engines share its parts and messages."""
+    """The cluster node that provides the parts of the engines. See `BrokerNode`."""
 
     @property
-    def pending_bytes(self) -> int:
-        """Bytes that wait to be committed."""
-
-    def parts_of(self, vhost: str) -> LocalParts:
-        """Return the parts of the engine of a vhost."""
-
-    def deleting(self, vhost: str) -> None:
-        """Stop acting on a vhost."""
+    def pending_bytes(self) -> int: ...
+    def parts_of(self, vhost: str) -> LocalParts: ...
+    def deleting(self, vhost: str) -> None: ...
 
 
 class Vhosts(Mapping[str, "Vhost"]):
@@ -78,7 +73,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._close_connections: Callable[[Vhost, str], None]
         self.engines: dict[str, Engine] = {}
         self.offline: dict[str, str] = {}
-        self._parting: dict[str, asyncio.Task[None]] = {}
+        self._going_offline: dict[str, asyncio.Task[None]] = {}
         self._saves_space = False
         self._alarm = ""
 
@@ -114,21 +109,19 @@ class Vhosts(Mapping[str, "Vhost"]):
         return len(self._by_name)
 
     def fits(self, name: str) -> bool:
-        """Return whether a name is short enough for AMQP."""
+        """Return whether a name has 1 to 255 bytes, as AMQP requires."""
         return 0 < len(name.encode("utf-8", "replace")) <= SHORT_STRING_MAX_BYTES
 
     def is_down(self, name: str) -> bool:
-        """Return whether a vhost is offline."""
         return name in self.offline
 
     async def open_all(self, names: Iterable[str], watch: RecoveryWatch, *, expected: bool) -> None:
-        """Open vhosts from their folders; a vhost with a damaged store goes offline. For the start.
+        """Open vhosts from their folders at the start; a vhost with a damaged store goes offline.
 
-        Shapes: `expected` vhosts have a store, and a missing one is damage; others may be new.
-
-        A thread recovers the stores, one after another, while the loop runs. No vhost begins before all stores are
+        A thread recovers the stores, one after another, while the loop runs. No vhost starts before all stores are
         recovered, because nothing may expire before the policies are known. When the caller is cancelled, the
         recovery stops and every store is closed.
+        Shapes: `expected` vhosts have a store, and a missing one is damage; others may be new.
         Raises: CorruptStore, StoreFailed when none can be opened.
         """
         failed: StoreFailed | None = None
@@ -166,7 +159,7 @@ class Vhosts(Mapping[str, "Vhost"]):
                 watch.log()
         except asyncio.CancelledError:
             watch.stop()
-            while not work.done():  # the folder stays locked until all writes have ended
+            while not work.done():  # the folder must stay locked until all writes have ended
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([work])
             if work.exception() is None:
@@ -187,20 +180,20 @@ class Vhosts(Mapping[str, "Vhost"]):
             return
         vhost.answers.abandon()
         self._close_connections(vhost, f"vhost '{name}' is down")
-        self._parting[name] = self._tasks.start(self._part(name, error))
+        self._going_offline[name] = self._tasks.start(self._close_damaged(name, error))
 
-    async def _part(self, name: str, error: CorruptStore) -> None:
+    async def _close_damaged(self, name: str, error: CorruptStore) -> None:
         """Write the records that an offline vhost has appended, and close its store."""
         engine = self.engines[name]
-        await engine.finish_sliced()  # somebody may wait for its end
+        await engine.finish_sliced()  # a caller may be waiting for this work
         await self._finish(engine)
-        await engine.abandon(error.with_traceback(None))  # its frames lead to the engine, which keeps it
-        del self.engines[name]  # before the next turn of the loop: waits for it would fail from now on
-        if self._shared is None:  # on a node the vhost follows what other nodes change
+        await engine.abandon(error.with_traceback(None))  # the engine keeps the error, and a traceback refers to it
+        del self.engines[name]  # before the next turn of the loop, because waits for this engine fail from now on
+        if self._shared is None:  # the vhost of a cluster still follows the changes of other nodes
             await engine.dismantle()
 
     async def _finish(self, engine: Engine) -> None:
-        """Write what an engine that ends has appended; a node that was lost to its cluster has dropped it."""
+        """Write the records that an ending engine has appended, which a node lost to its cluster has dropped."""
         with suppress(NodeLost):
             await engine.committer.drain()
         for leave in self._leave:
@@ -211,7 +204,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         _log.error("vhost.offline", vhost=name, reason=reason)
 
     async def add(self, name: str) -> Vhost:
-        """Return a new vhost, whose files are created in a thread. Raises: StoreFailed if they cannot be created."""
+        """Create a vhost, its files in a thread, and return it. Raises: StoreFailed if they cannot be created."""
         return await self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
 
     def hide(self, name: str) -> Vhost:
@@ -220,8 +213,8 @@ class Vhosts(Mapping[str, "Vhost"]):
 
     async def remove(self, name: str) -> None:
         """End the engine of a hidden vhost, if it still has one, and remove its folder. Raises: StoreFailed."""
-        if name in self._parting:
-            await asyncio.wait([self._parting.pop(name)])
+        if name in self._going_offline:
+            await asyncio.wait([self._going_offline.pop(name)])
         engine = self.engines.get(name)
         if engine is not None:
             await self._finish(engine)
@@ -246,20 +239,17 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.save_space(on=on)
 
     def set_alarm(self, reason: str) -> None:
-        """Tell every vhost, including later ones, the reason for which an alarm blocks publishers; an empty reason ends
-        it.
-        """
+        """Set the reason why an alarm blocks the publishers of all vhosts, also later ones; "" ends the alarm."""
         self._alarm = reason
         for engine in self.engines.values():
             engine.vhost.set_alarm(reason)
 
     def log_positions(self) -> list[int]:
-        """Return the position of each vhost's log."""
         return [engine.store.log.position for engine in self.engines.values()]
 
     def page(self) -> None:
-        """Recount the messages in memory; called ten times a second. The vhosts share one budget. Each may use the part
-        left by the others; if the sum exceeds the budget, each has to release the same share.
+        """Recount the messages in memory; called ten times a second. The vhosts share one budget. Each may use what the
+        others leave; if the sum exceeds the budget, each has to release the same share.
         """
         engines = list(self.engines.values())
         limit_bytes = self._settings.memory.resident_max_bytes
@@ -293,18 +283,18 @@ class Vhosts(Mapping[str, "Vhost"]):
             if name in self and self.engines[name] is engine:
                 yield engine
 
-    async def stop(self, told: Callable[[str], None]) -> None:
-        """Take clean checkpoints and close the stores; call `told` with the name of each vhost first.
+    async def stop(self, stopping: Callable[[str], None]) -> None:
+        """Take clean checkpoints and close the stores; call `stopping` with the name of each vhost that has to write.
 
         A node of a cluster has nothing to write.
         """
         for engine in list(self.engines.values()):
             await engine.reader.finish()  # a read may find damage, which takes its vhost offline
-        if self._parting:
-            await asyncio.wait(self._parting.values())
+        if self._going_offline:
+            await asyncio.wait(self._going_offline.values())
         for engine in list(self.engines.values()):
             if self._shared is None:
-                told(engine.vhost.name)
+                stopping(engine.vhost.name)
             await engine.stop()
 
     def abort(self, failure: BaseException) -> None:

@@ -87,7 +87,7 @@ NODE_DEFECTS: Final = (
         ),
         (
             "a lease that counts from the answer of a beat",
-            "                self._prolong(sent_s, now_s)\n",
+            "                self._extend_lease(sent_s, now_s)\n",
             "                self._prolong(now_s, now_s)\n",
         ),
         (
@@ -111,8 +111,8 @@ NODE_DEFECTS: Final = (
     Defect(
         "an observer that counts a pause of its own",
         "broker/cluster/other_nodes.py",
-        "if self._looked_s is None or answered_s - self._looked_s > self._lease_s * GAP_SHARE:",
-        "if self._looked_s is None:",
+        "if self._polled_s is None or answered_s - self._polled_s > self._lease_s * GAP_SHARE:",
+        "if self._polled_s is None:",
         ("tests/unit/cluster/test_observer.py",),
     ),
     Defect(

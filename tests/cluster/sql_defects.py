@@ -28,7 +28,7 @@ SQL_DEFECTS: Final = (
         SQL_TESTS,
         (
             "a commit without the fence",
-            """    PERFORM fence(p_node, p_epoch);  -- assigns the transaction id, before the call has its number
+            """    PERFORM fence(p_node, p_epoch);  -- assigns the transaction id before the call gets its number
     SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;
     INSERT INTO batch""",
             """    SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;

@@ -33,7 +33,7 @@ async def test_a_statement_between_two_steps_is_unreachable(
 ) -> None:
     """It was prepared, and is about to be bound, when another connection of the node ends."""
     connections = await Connections.open(ServerAddress(postgres_url, "a", schema))
-    ends_after(monkeypatch, "_get_statement", lambda _: connections.ended("gone"))
+    ends_after(monkeypatch, "_get_statement", lambda _: connections.abort("gone"))
     with pytest.raises(Unreachable, match="gone"):
         await connections.fetch("read", "SELECT 1")
     with pytest.raises(Unreachable, match="gone"):
@@ -43,7 +43,7 @@ async def test_a_statement_between_two_steps_is_unreachable(
 async def test_a_listener_of_connections_that_ended_is_unreachable(postgres_url: str, schema: str) -> None:
     """The same where the driver is asked for notifications."""
     connections = await Connections.open(ServerAddress(postgres_url, "a", schema))
-    connections.ended("gone")
+    connections.abort("gone")
     with pytest.raises(Unreachable, match="gone"):
         await connections.listen("channel", lambda _: None)
 
@@ -84,7 +84,7 @@ async def test_a_break_at_the_end_of_a_repair_is_repaired(postgres_url: str, sch
         if ends.pop():
             ends.append(False)
             woken = asyncio.get_running_loop().create_future()
-            woken.add_done_callback(lambda _: connections.ended("gone again"))
+            woken.add_done_callback(lambda _: connections.abort("gone again"))
             link._waiting.append(woken)
         else:
             recovered.set_result(None)

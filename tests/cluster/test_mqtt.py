@@ -315,5 +315,5 @@ def test_mqtt_needs_the_functions_of_this_version(tmp_path: Path, postgres_url: 
         newer = Nodes(tmp_path, postgres_url, schema, "b", environment=SETTINGS).by_name["b"]
         newer.spawn()
         assert newer.wait() == 2
-        assert "know no MQTT" in newer.stderr()
+        assert "do not support MQTT" in newer.stderr()
         assert older.by_name["a"].alive

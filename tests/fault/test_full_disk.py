@@ -218,7 +218,7 @@ async def test_slot_files_leave_the_logs_their_room(tmp_path: Path) -> None:
         assert not broker.taps.view.seals
     sections = {**sections, "taps": {"window_bytes": MIB // 2, "window_ms": 3_600_000}}
     async with mortal_broker(folder, sections, files=disk, crash=True) as broker:
-        with pytest.raises(TapRefused, match="bytes free, which are left to the logs"):
+        with pytest.raises(TapRefused, match="bytes free, which are reserved for the logs"):
             await broker.taps.seal("/", "all")
         assert disk.free_bytes(folder) >= RESERVE_BYTES // 4
         assert broker.taps.view.seals  # as far as a part of the reserve lasted

@@ -171,7 +171,7 @@ async def test_what_is_on_disk_counts_for_a_file_too(tmp_path: Path) -> None:
         page_out(broker.server, "q")
         stream = queue_of(broker.server, "q").level
         manager = stream.manager
-        pieces = gather(stream, manager.slots, below=manager.next_id, most_rows=50_000, most_bytes=10_000)
+        pieces = gather(stream, manager.slots, below=manager.next_id, rows_max=50_000, bytes_max=10_000)
         unpin(stream.store, pieces)
         assert len(pieces) == 10
         assert len(await snapshot_rows(broker.server.taps, "q")) == 40

@@ -1,9 +1,5 @@
 -- Arithmetic on bits, delivery counts and sizes. Bit 0 is the leftmost.
 
-CREATE OR REPLACE FUNCTION first_bits(p_bits varbit, p_length int) RETURNS varbit
-LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
-'SELECT (p_bits >> (length(p_bits) - p_length)) << (length(p_bits) - p_length)';
-
 CREATE OR REPLACE FUNCTION either_bits(p_one varbit, p_other varbit) RETURNS varbit
 LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 'SELECT CASE WHEN p_one IS NULL THEN p_other WHEN p_other IS NULL THEN p_one ELSE p_one | p_other END';
@@ -44,7 +40,7 @@ LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 $$SELECT ('x' || encode(substring(p_sizes FROM p_index * 4 + 1 FOR 4), 'hex'))::bit(32)::int$$;
 
 CREATE OR REPLACE FUNCTION bytes_of(p_bits varbit, p_bytes bigint, p_sizes bytea) RETURNS bigint
-LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$      -- exact with sizes, else in proportion
+LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$      -- exact if the sizes are known, otherwise an estimate
 DECLARE
     v_count int := bit_count(p_bits);
 BEGIN
@@ -56,7 +52,8 @@ BEGIN
     RETURN (SELECT sum(size_at(p_sizes, i)) FROM generate_series(0, length(p_bits) - 1) i WHERE get_bit(p_bits, i) = 1);
 END $$;
 
--- Return how many of the first messages of p_bits fit into p_room bytes; p_bytes are those of all, set or not.
+-- Return how many of the messages set in p_bits, from the first on, fit into p_room bytes. p_bytes is the size of all
+-- messages, set or not.
 CREATE OR REPLACE FUNCTION fitting(p_bits varbit, p_bytes bigint, p_sizes bytea, p_room bigint) RETURNS bigint
 LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
 BEGIN
@@ -73,10 +70,10 @@ BEGIN
     ) s WHERE s.total <= p_room);
 END $$;
 
--- Return the numbers that a quorum queue's levels get at their first use; the default one has the queue's own.
+-- Return the numbers of the levels that a quorum queue creates at their first use, beside its default level p_level.
 CREATE OR REPLACE FUNCTION level_numbers(p_level bigint) RETURNS bigint[] LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 'SELECT array_agg(p::bigint << 46 | p_level) FROM generate_series(1, 32) p WHERE p_level < 1::bigint << 46';
 
--- Return by which number the levels of a queue come in order: the default one of a quorum queue is that of priority 4.
+-- Return the rank of a level among those of its queue: the default level of a quorum queue has priority 4.
 CREATE OR REPLACE FUNCTION level_rank(p_level bigint) RETURNS bigint LANGUAGE sql IMMUTABLE PARALLEL SAFE AS
 'SELECT CASE WHEN p_level >> 46 > 0 THEN p_level >> 46 ELSE 5 END';

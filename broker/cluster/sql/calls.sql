@@ -1,10 +1,10 @@
 -- The functions of the data path. Lock order: member, levels ascending, slots ascending.
 
 -- Commit a call: its records, its slots, its settlements and its used producer numbers.
--- n_ are messages with a time to live of 0: they are dropped where their queue has no consumer on any node.
--- `refused` is what full queues did not take: [share, bits, whether they are dead-lettered], null for nothing. With
--- p_atomic the call does nothing then, and raises it as SQ004.
--- The same (node, epoch, sequence) again does nothing, and returns what the first call returned.
+-- n_ are messages with a time to live of 0: they are dropped if their queue has no consumer on any node.
+-- `refused` are the messages that full queues refuse, as [share, bits, whether to dead-letter them], or null. With
+-- p_atomic the call then has no effect, and raises them as SQ004.
+-- A repeated call, with the same (node, epoch, sequence), has no effect, and returns the result of the first one.
 CREATE OR REPLACE FUNCTION commit(
     p_node text, p_epoch bigint, p_sequence bigint, p_synchronous boolean, p_atomic boolean, p_parts bytea[],
     s_level bigint[], s_count int[], s_bytes bigint[], s_mine varbit[], s_free varbit[], s_due bigint[],
@@ -26,13 +26,13 @@ BEGIN
     IF NOT p_synchronous THEN
         PERFORM set_config('synchronous_commit', 'off', true);
     END IF;
-    PERFORM fence(p_node, p_epoch);  -- assigns the transaction id, before the call has its number
+    PERFORM fence(p_node, p_epoch);  -- assigns the transaction id before the call gets its number
     SELECT c.ring, c.generation INTO v_ring, v_generation FROM cluster c;
     INSERT INTO batch AS b (node, epoch, sequence, number, ring, synchronous)
         VALUES (p_node, p_epoch, p_sequence, nextval('number_of_call'), v_ring, p_synchronous)
         ON CONFLICT DO NOTHING RETURNING b.number INTO v_number;
     IF NOT FOUND THEN
-        -- this write makes the answer wait until a synchronous standby has the first call, too
+        -- this write makes the answer wait until a synchronous standby has also received the first call
         UPDATE batch b SET repeats = b.repeats + 1
             WHERE b.node = p_node AND b.epoch = p_epoch AND b.sequence = p_sequence
             RETURNING b.number, b.ring, b.refused INTO number, ring, refused;
@@ -84,7 +84,7 @@ BEGIN
             UPDATE slot s SET bits = s.bits & ~r.bits
                 WHERE s.level = r.level AND s.number = r.number AND s.holder = p_node
                 RETURNING bit_count(s.bits) INTO v_left;
-            IF v_left = 0 THEN                      -- the other bits were returned meanwhile
+            IF v_left = 0 THEN                      -- the other messages were returned meanwhile
                 DELETE FROM slot s WHERE s.level = r.level AND s.number = r.number AND s.holder = p_node;
             END IF;
         END IF;
@@ -95,7 +95,7 @@ BEGIN
     END IF;
 END $$;
 
--- Return the lowest transaction id of all calls in flight, which hold a lock on `member` from before they have an id.
+-- Return the lowest transaction id of all running calls, which lock `member` before they get an id.
 CREATE OR REPLACE FUNCTION oldest_call() RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT pg_current_xact_id()::text::bigint - coalesce(max(t.age), 0) FROM (
         SELECT max(age(l.transactionid)) FILTER (WHERE l.granted) AS age FROM pg_locks l
@@ -103,18 +103,18 @@ CREATE OR REPLACE FUNCTION oldest_call() RETURNS bigint LANGUAGE sql VOLATILE AS
     ) t
 $$;
 
--- Return an id that all later calls are above.
+-- Return a transaction id that is lower than those of all later calls.
 CREATE OR REPLACE FUNCTION newest_call() RETURNS bigint LANGUAGE sql VOLATILE AS
 'SELECT pg_current_xact_id()::text::bigint';
 
--- Move free messages from the head of each level into rows of this node, at most `room`, from number `after` on.
--- `more` on the last row of a level tells of others; a row without a number says that nothing was free.
--- With p_keeps the level's keeper leases, also where another node has the single active consumer. p_able is for how
--- many messages this node's consumers have room in all; it is kept where there are limits.
--- `began` is the transaction id of this lease, and every call with an id below `finished` had ended when it looked.
--- A call has its id before its number, and the numbers ascend. So a call with a lower number than a slot that an
--- earlier lease of this node saw has an id below `began`. (The xmax of a snapshot would not do in place of `began`:
--- it is the first id after the last *completed* one, and calls in flight have higher ones.)
+-- Lease at most `room` free messages of each level to this node, in order, from slot number `after` on.
+-- `more` in the last row of a level is set if others are free; a row without a number means that none was free.
+-- With p_keeps the keeper of the levels leases, even if another node has the single active consumer. p_able is the room
+-- of all consumers of this node, which is stored for levels with limits.
+-- `began` is the transaction id of this lease; all calls with ids below `finished` had ended before it.
+-- A call gets its id before its number, and numbers ascend. So every call with a lower number than a slot that an
+-- earlier lease of this node returned has an id below `began`. (The xmax of a snapshot cannot replace `began`: it is
+-- the first id after the last *completed* transaction, and running calls may have higher ids.)
 CREATE OR REPLACE FUNCTION lease(
     p_node text, p_epoch bigint, p_level bigint[], p_room int[], p_after bigint[], p_keeps boolean DEFAULT false,
     p_able bigint[] DEFAULT NULL
@@ -133,32 +133,32 @@ DECLARE
     v_level bigint[];
     v_number bigint[];
     v_taken varbit[];
-    v_kind int[];                                   -- 0: a part of the row, 1: all of it, 2: and nobody has others
+    v_kind int[];                                   -- 0: some free bits of the row, 1: all, 2: all bits of the slot
     v_more boolean[];
 BEGIN
     IF NOT EXISTS (
         SELECT FROM unnest(p_level, p_after) u(level, after) CROSS JOIN LATERAL (
             SELECT FROM slot s WHERE s.level = u.level AND s.holder = '' AND s.number >= u.after
-            ORDER BY s.number LIMIT 1               -- so it begins there, and not at the level's first row
+            ORDER BY s.number LIMIT 1               -- makes the index scan begin at u.after
         ) f
-    ) AND NOT EXISTS (                              -- nor is there other room than is known: see keep_room
+    ) AND NOT EXISTS (                              -- nor has the room of consumers changed: see keep_room
         SELECT FROM (
             SELECT s.counter, max(a.able) AS able FROM unnest(p_level, p_able) a(level, able)
             JOIN level s ON s.level = a.level AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
             GROUP BY s.counter
         ) d JOIN consumer c ON c.level = d.counter AND c.node = p_node WHERE c.room <> d.able
-    ) THEN                                          -- so it is most of the time for a consumer that waits
+    ) THEN                                          -- the usual case for an idle consumer
         PERFORM fence_look(p_node, p_epoch);
         RETURN QUERY SELECT u.level, NULL::bigint, NULL::int, NULL::int, NULL::varbit, NULL::varbit, NULL::jsonb,
             false, 0::bigint, 0::bigint FROM unnest(p_level) u(level);
         RETURN;
     END IF;
     PERFORM fence(p_node, p_epoch);
-    v_limited := lock_levels(p_level);              -- from here on free rows stay where they are
+    v_limited := lock_levels(p_level);              -- from here on the free rows of these levels do not move
     v_began := pg_current_xact_id()::text;
-    v_finished := pg_snapshot_xmin(pg_current_snapshot())::text;    -- of an earlier snapshot than the walk's
+    v_finished := pg_snapshot_xmin(pg_current_snapshot())::text;    -- of an earlier snapshot than that of the search
     IF v_began - v_finished > 1000 AND random() < 0.02 THEN
-        v_finished := oldest_call();                -- a transaction that is none of the cluster's stays open
+        v_finished := oldest_call();                -- another application keeps a transaction open
     END IF;
     SELECT c.generation INTO v_generation FROM cluster c;
     v_elsewhere := elsewhere(p_node, p_level);
@@ -176,7 +176,7 @@ BEGIN
                 FROM unnest(p_level, p_room, p_after) u(level, room, after) CROSS JOIN LATERAL (
                     SELECT s.ctid AS place, s.number, s.bits, bit_count(s.bits)::int AS free FROM slot s
                     WHERE s.level = u.level AND s.holder = '' AND s.number >= u.after
-                    ORDER BY s.number LIMIT least(u.room, 256) + 1  -- one beyond those that may be leased
+                    ORDER BY s.number LIMIT least(u.room, 256) + 1  -- one more than may be leased, for `more`
                 ) h WHERE u.room > 0 AND (p_keeps OR u.level <> ALL (v_elsewhere))
                 WINDOW w AS (PARTITION BY u.level ORDER BY h.number ROWS UNBOUNDED PRECEDING)
             ) f WHERE f.before < f.room AND f.row <= 256 ORDER BY f.level, f.number
@@ -190,7 +190,7 @@ BEGIN
                   GROUP BY r.counter) d
             WHERE c.level = d.counter;
     END IF;
-    IF 2 = ALL (v_kind) THEN                        -- this node has no rows for the same slots
+    IF 2 = ALL (v_kind) THEN                        -- so this node has no rows of these slots
         RETURN QUERY
             UPDATE slot s SET holder = p_node, epoch = p_epoch, generation = v_generation,
                 seen = CASE WHEN s.generation < v_generation THEN s.bits ELSE s.seen END
@@ -198,7 +198,7 @@ BEGIN
             RETURNING s.level, s.number, s.ring, s.count, s.bits, s.seen, s.counts, t.more, v_began, v_finished;
     ELSIF v_kind IS NOT NULL THEN
         RETURN QUERY
-            WITH told AS MATERIALIZED (
+            WITH taken AS MATERIALIZED (
                 SELECT s.*, t.place, t.taken, t.kind, t.more, counts_of(s.counts, t.taken) AS taken_counts,
                     CASE WHEN s.generation < v_generation THEN t.taken ELSE (s.seen & t.taken)::varbit END AS taken_seen
                 FROM unnest(v_place, v_taken, v_kind, v_more) t(place, taken, kind, more) JOIN slot s ON s.ctid = t.place
@@ -207,19 +207,19 @@ BEGIN
                     level, number, holder, epoch, generation, ring, count, bytes, due_at, bits, seen, counts, sizes
                 ) SELECT t.level, t.number, p_node, p_epoch, v_generation, t.ring, t.count, t.bytes, t.due_at, t.taken,
                         t.taken_seen, t.taken_counts, t.sizes
-                    FROM told t
+                    FROM taken t
                     ON CONFLICT (level, number, holder) DO UPDATE SET
                         generation = least(s.generation, EXCLUDED.generation),
                         bits = s.bits | EXCLUDED.bits,
                         seen = either_bits(s.seen, EXCLUDED.seen),
                         counts = merged_counts(s.counts, EXCLUDED.counts)
             ), moved AS (
-                DELETE FROM slot s USING told t WHERE s.ctid = t.place AND t.kind > 0
+                DELETE FROM slot s USING taken t WHERE s.ctid = t.place AND t.kind > 0
             ), parted AS (
-                UPDATE slot s SET bits = s.bits & ~t.taken FROM told t WHERE s.ctid = t.place AND t.kind = 0
+                UPDATE slot s SET bits = s.bits & ~t.taken FROM taken t WHERE s.ctid = t.place AND t.kind = 0
             )
             SELECT t.level, t.number, t.ring, t.count, t.taken, t.taken_seen, t.taken_counts, t.more,
-                v_began, v_finished FROM told t;
+                v_began, v_finished FROM taken t;
     END IF;
     IF v_limited AND p_able IS NOT NULL THEN
         PERFORM keep_room(p_node, p_level, p_able, v_level, v_taken);
@@ -232,8 +232,8 @@ BEGIN
         WHERE u.level NOT IN (SELECT t.level FROM unnest(v_level) t(level));
 END $$;
 
--- Move bits of this node's rows back to the free rows: `seen` may have been delivered, `counts` are returns,
--- `due` is when the keeper must look at a row again.
+-- Free messages leased to this node: those in p_seen may have been delivered, p_counts are their returns, p_due is when
+-- the keeper must check each row again.
 CREATE OR REPLACE FUNCTION give_back(
     p_node text, p_epoch bigint, p_level bigint[], p_number bigint[], p_bits varbit[], p_seen varbit[],
     p_counts jsonb[], p_due bigint[] DEFAULT NULL
@@ -255,7 +255,7 @@ BEGIN
     LOOP
         SELECT s.* INTO r FROM slot s
             WHERE s.level = q.level AND s.number = q.number AND s.holder = p_node FOR UPDATE;
-        CONTINUE WHEN NOT FOUND;                    -- settled, or its queue was deleted
+        CONTINUE WHEN NOT FOUND;                    -- the messages were settled, or the queue was deleted
         v_bits := r.bits & q.bits;
         CONTINUE WHEN bit_count(v_bits) = 0;
         IF v_bits = r.bits THEN
@@ -283,14 +283,14 @@ BEGIN
         END IF;
     END LOOP;
     IF v_limited THEN
-        UPDATE consumer c SET room = 0 FROM level s      -- its consumers have none for what it returns
+        UPDATE consumer c SET room = 0 FROM level s      -- its consumers have no room for returned messages
             WHERE s.level = ANY (p_level) AND (s.max_length IS NOT NULL OR s.max_bytes IS NOT NULL)
                 AND c.level = s.counter AND c.node = p_node AND c.room <> 0;
         PERFORM drop_excess(p_level);
     END IF;
 END $$;
 
--- Delete the free messages of levels, and return how many each had.
+-- Delete the free messages of levels, and return the number for each level.
 CREATE OR REPLACE FUNCTION purge(p_node text, p_epoch bigint, p_level bigint[])
 RETURNS TABLE (level bigint, messages bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -314,7 +314,7 @@ BEGIN
         FROM unnest(p_level) u(level) LEFT JOIN sums g ON g.level = u.level;
 END $$;
 
--- Delete what is left of deleted levels, at most `p_limit` rows. Return false while rows remain.
+-- Delete the rows of deleted levels, at most `p_limit`. Return whether all are deleted.
 CREATE OR REPLACE FUNCTION sweep(p_node text, p_epoch bigint, p_level bigint[], p_limit int DEFAULT 10000)
 RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
@@ -324,7 +324,7 @@ BEGIN
     PERFORM lock_levels(p_level);
     WITH gone AS (
         SELECT s.ctid AS place FROM slot s WHERE s.level = ANY (p_level)
-        LIMIT p_limit FOR UPDATE SKIP LOCKED        -- waits for no settlement, so it cannot deadlock with one
+        LIMIT p_limit FOR UPDATE SKIP LOCKED        -- so that it cannot deadlock with a settlement
     )
     DELETE FROM slot s USING gone g WHERE s.ctid = g.place;
     v_done := NOT EXISTS (SELECT FROM slot s WHERE s.level = ANY (p_level));
@@ -348,7 +348,7 @@ LANGUAGE sql STABLE AS $$
     ) c
 $$;
 
--- Count the free messages in the first rows of levels.
+-- Count the free messages in the first p_rows rows of levels.
 CREATE OR REPLACE FUNCTION free_messages(p_level bigint[], p_rows int) RETURNS TABLE (level bigint, messages bigint)
 LANGUAGE sql STABLE AS $$
     SELECT u.level, (
@@ -358,7 +358,7 @@ LANGUAGE sql STABLE AS $$
     ) FROM unnest(p_level) u(level)
 $$;
 
--- Tell which table has the records of slots now, for a reader that did not find them where they were.
+-- Return which table has the records of slots now, for a reader that did not find them in the former table.
 CREATE OR REPLACE FUNCTION locate(p_level bigint[], p_number bigint[])
 RETURNS TABLE (level bigint, number bigint, ring int) LANGUAGE sql STABLE AS $$
     SELECT u.level, u.number, f.ring FROM unnest(p_level, p_number) u(level, number) CROSS JOIN LATERAL (
@@ -367,8 +367,8 @@ RETURNS TABLE (level bigint, number bigint, ring int) LANGUAGE sql STABLE AS $$
     ) f WHERE f.ring IS NOT NULL
 $$;
 
--- Tell the rules of a level that PostgreSQL must know. The levels of a queue with priorities share a counter.
--- Counts of a level with messages are exact after `recount`, which follows the topology's barrier.
+-- Set the rules of a level. The levels of a queue with priorities share a counter. The counts of a level that already
+-- has messages are exact after `recount`, which is called once every node has applied the change.
 CREATE OR REPLACE FUNCTION set_level(
     p_level bigint, p_vhost text, p_counter bigint, p_max_length bigint, p_max_bytes bigint, p_overflow text,
     p_single_active boolean DEFAULT false, p_buries boolean DEFAULT false
@@ -383,7 +383,7 @@ BEGIN
             overflow = EXCLUDED.overflow, single_active = EXCLUDED.single_active, buries = EXCLUDED.buries;
 END $$;
 
--- Count the free messages of levels with limits afresh. Calls that began before their limits were known have ended.
+-- Recount the free messages of levels with limits. Calls that began before the limits were set have ended.
 CREATE OR REPLACE FUNCTION recount(p_node text, p_epoch bigint, p_level bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_level bigint[];
@@ -399,13 +399,13 @@ BEGIN
         WHERE c.level = d.counter;
 END $$;
 
--- Return the levels with messages of a quorum queue, except the default one.
+-- Return the levels of a quorum queue that have messages, except the default one.
 CREATE OR REPLACE FUNCTION levels_of(p_level bigint) RETURNS SETOF bigint LANGUAGE sql STABLE AS $$
     SELECT u.level FROM unnest(level_numbers(p_level)) u(level)
         WHERE EXISTS (SELECT FROM slot s WHERE s.level = u.level)
 $$;
 
--- Return the levels with messages of all quorum queues, except the default ones. It skips from level to level.
+-- Return the levels of all quorum queues that have messages, except the default ones. Cost: one look-up per level.
 CREATE OR REPLACE FUNCTION levels_in_use() RETURNS SETOF bigint LANGUAGE sql STABLE AS $$
     WITH RECURSIVE found (level) AS (
         SELECT (SELECT min(s.level) FROM slot s WHERE s.level >= 1::bigint << 46)

@@ -1,13 +1,13 @@
--- The definitions document: users, vhosts, rights, policies and parameters. A change replaces it as a whole.
+-- The definitions: one document with users, vhosts, permissions, policies and parameters. A change replaces it.
 
 CREATE TABLE IF NOT EXISTS definitions (            -- one row, none before the first change
     one      boolean PRIMARY KEY DEFAULT true CHECK (one),
     version  bigint NOT NULL,
-    body     bytea  NOT NULL                        -- JSON; jsonb would refuse NUL characters
+    body     bytea  NOT NULL                        -- JSON, but jsonb would refuse NUL characters
 );
 
--- The newest version whose policies the limits of queues are made by. While it is older, the writer is about to replace
--- them, or has died before: see SharedDefinitions.
+-- The version whose policies determine the stored limits of queues. If it is older than the definitions, their writer
+-- is about to replace the limits, or has died: see SharedDefinitions.
 ALTER TABLE definitions ADD COLUMN IF NOT EXISTS limits_version bigint NOT NULL DEFAULT 0;
 
 CREATE TABLE IF NOT EXISTS definitions_follower (   -- which version a node follows
@@ -17,25 +17,25 @@ CREATE TABLE IF NOT EXISTS definitions_follower (   -- which version a node foll
     PRIMARY KEY (node, epoch)
 );
 
-CREATE TABLE IF NOT EXISTS deleted_vhost (          -- its topology is forgotten when every node follows `version`
+CREATE TABLE IF NOT EXISTS deleted_vhost (          -- its topology is deleted once every node follows `version`
     vhost    bytea PRIMARY KEY,
     version  bigint NOT NULL,
-    body     bytea NOT NULL,                        -- the change of the topology log that forgets it
-    levels   bigint[] NOT NULL DEFAULT '{}'         -- of its queues, as far as any node knew them
+    body     bytea NOT NULL,                        -- the change of the topology log that deletes it
+    levels   bigint[] NOT NULL DEFAULT '{}'         -- of its queues, as far as any node has reported them
 );
 
 CREATE OR REPLACE FUNCTION definitions_read() RETURNS TABLE (version bigint, body bytea) LANGUAGE sql AS
 'SELECT d.version, d.body FROM definitions d';
 
--- Return the version, 0 before the first change, whether the topology of a deleted vhost is still to be forgotten, and
--- whether limits are still to be replaced.
+-- Return the version, 0 before the first change; whether the topology of a deleted vhost must still be deleted; and
+-- whether limits must still be replaced.
 CREATE OR REPLACE FUNCTION definitions_look() RETURNS TABLE (version bigint, pending boolean, unlimited boolean)
 LANGUAGE sql AS $$
     SELECT coalesce(max(d.version), 0), EXISTS (SELECT FROM deleted_vhost),
         coalesce(bool_or(d.limits_version < d.version), false) FROM definitions d
 $$;
 
--- Note that the limits of queues are made by the policies of a version.
+-- Record that the stored limits of queues result from the policies of a version.
 CREATE OR REPLACE FUNCTION definitions_limited(p_node text, p_epoch bigint, p_version bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -43,11 +43,11 @@ BEGIN
     UPDATE definitions d SET limits_version = p_version WHERE d.limits_version < p_version;
 END $$;
 
--- Replace the document, and return its version; null when it has another version than the expected one.
--- The writer has seen that every node follows the expected version.
+-- Replace the document, and return its new version, or null if its version is not the expected one. Every node follows
+-- the expected version.
 CREATE OR REPLACE FUNCTION definitions_write(
     p_node text, p_epoch bigint, p_expected bigint, p_body bytea, p_deleted bytea[], p_changes bytea[],
-    p_limits boolean                                -- whether policies change, and the limits of queues with them
+    p_limits boolean                                -- whether policies change, and so the limits of queues
 ) RETURNS bigint LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM fence(p_node, p_epoch);
@@ -67,7 +67,7 @@ BEGIN
     RETURN p_expected + 1;
 END $$;
 
--- Note which levels the queues of a deleted vhost had.
+-- Record the levels of the queues of a deleted vhost.
 CREATE OR REPLACE FUNCTION definitions_dropped(p_node text, p_epoch bigint, p_vhost bytea, p_levels bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -76,7 +76,7 @@ BEGIN
         WHERE v.vhost = p_vhost;
 END $$;
 
--- Note that a node follows a version, and that no commit of its own that was routed before is under way.
+-- Record that a node follows a version, and that all messages that it routed before are committed.
 CREATE OR REPLACE FUNCTION definitions_follow(p_node text, p_epoch bigint, p_version bigint) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -92,7 +92,7 @@ CREATE OR REPLACE FUNCTION definitions_behind(p_version bigint) RETURNS TABLE (n
         WHERE f.version IS NULL OR f.version < p_version
 $$;
 
--- Forget the topology of deleted vhosts that no member has any more: what was appended for them before has no effect.
+-- Delete the topology of deleted vhosts that no member has any longer: earlier changes of them have no effect.
 CREATE OR REPLACE FUNCTION forget_vhosts(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_vhost deleted_vhost;

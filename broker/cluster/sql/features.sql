@@ -1,6 +1,6 @@
 -- Consumers, numbered producers and keepers of levels.
 
--- Free what a former member claimed.
+-- Free the claims of a former member: levels as their keeper, producers, MQTT client ids and consumers.
 CREATE OR REPLACE FUNCTION free_claims(p_node text) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_levels bigint[];
@@ -14,10 +14,10 @@ BEGIN
     INSERT INTO orphan (level) SELECT s.level FROM unnest(v_levels) s(level)
         WHERE NOT EXISTS (SELECT FROM consumer c WHERE c.level = s.level) ON CONFLICT DO NOTHING;
     PERFORM activate(v_levels);
-    UPDATE queue_use q SET used_ms = now_ms() WHERE q.level = ANY (v_levels);     -- until now they had consumers
+    UPDATE queue_use q SET used_ms = now_ms() WHERE q.level = ANY (v_levels);     -- they had consumers until now
 END $$;
 
--- Let the node that has waited longest be active on levels with a single active consumer where none is.
+-- Activate the node that has waited longest, on levels with a single active consumer that have no active node.
 CREATE OR REPLACE FUNCTION activate(p_level bigint[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     UPDATE consumer c SET active = true
@@ -28,10 +28,10 @@ BEGIN
         WHERE c.level = f.level AND c.node = f.node;
 END $$;
 
--- Add a consumer of this node. `granted` is false where another has the level to itself, or this one wants to.
--- `active` tells whether this node may lease, `total` counts the consumers of all nodes.
--- p_known is how many consumers the node knows that it has: if there are more, this is a call whose answer was lost.
--- p_room is how many messages it can take, until the node's next lease tells of all of them.
+-- Add a consumer of this node. `granted` is false if there is an exclusive consumer, or this one is exclusive and there
+-- are others. `active` is whether this node may lease, `total` counts the consumers of all nodes.
+-- p_known is the number of consumers that the node knows: if there are more, the answer to this call was lost before.
+-- p_room is the room of the consumer; the node's next lease reports that of all its consumers.
 CREATE OR REPLACE FUNCTION consumer_add(
     p_node text, p_epoch bigint, p_level bigint, p_exclusive boolean, p_known int DEFAULT NULL,
     p_room bigint DEFAULT 1, OUT granted boolean, OUT active boolean, OUT total int
@@ -58,9 +58,8 @@ BEGIN
     total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.level = p_level);
 END $$;
 
--- Remove consumers of this node. `total` counts those that are left, `active_node` is who may lease a level with a
--- single active consumer now.
--- p_known is how many the node had.
+-- Remove consumers of this node. `total` counts the remaining ones of all nodes, `active_node` is the node that may now
+-- lease a level with a single active consumer. p_known is the former number of the node's consumers.
 CREATE OR REPLACE FUNCTION consumer_remove(
     p_node text, p_epoch bigint, p_level bigint, p_count int DEFAULT 1, p_known int DEFAULT NULL,
     OUT total int, OUT active_node text
@@ -71,13 +70,13 @@ BEGIN
     PERFORM lock_levels(ARRAY[p_level]);
     UPDATE consumer c SET count = coalesce(p_known, c.count) - p_count WHERE c.level = p_level AND c.node = p_node;
     DELETE FROM consumer c WHERE c.level = p_level AND c.node = p_node AND c.count <= 0;
-    PERFORM drop_excess(ARRAY[p_level]);            -- what had room with the consumer
+    PERFORM drop_excess(ARRAY[p_level]);            -- messages for which the consumer had room
     PERFORM activate(ARRAY[p_level]);
     total := (SELECT coalesce(sum(c.count), 0) FROM consumer c WHERE c.level = p_level);
     active_node := (SELECT c.node FROM consumer c WHERE c.level = p_level AND c.active);
 END $$;
 
--- Return those of the levels that only another node may lease: it has their single active consumer.
+-- Return the levels among p_level that only another node may lease, because it has their single active consumer.
 CREATE OR REPLACE FUNCTION elsewhere(p_node text, p_level bigint[]) RETURNS bigint[] LANGUAGE sql STABLE AS $$
     SELECT ARRAY(
         SELECT s.level FROM level s JOIN consumer c ON c.level = s.level
@@ -85,7 +84,7 @@ CREATE OR REPLACE FUNCTION elsewhere(p_node text, p_level bigint[]) RETURNS bigi
     )
 $$;
 
--- Tell who consumes levels.
+-- Return the consumers of levels.
 CREATE OR REPLACE FUNCTION consumers(p_level bigint[])
 RETURNS TABLE (level bigint, total int, exclusive boolean, active_node text, room bigint) LANGUAGE sql STABLE AS $$
     SELECT u.level, coalesce(sum(c.count), 0)::int, coalesce(bool_or(c.exclusive), false),
@@ -93,7 +92,7 @@ RETURNS TABLE (level bigint, total int, exclusive boolean, active_node text, roo
     FROM unnest(p_level) u(level) LEFT JOIN consumer c ON c.level = u.level GROUP BY u.level
 $$;
 
--- Levels that lost their last consumer with its node: their queues go if they delete themselves.
+-- Return levels whose last consumer died with its node: their queues are deleted if they are auto-delete.
 CREATE OR REPLACE FUNCTION orphans() RETURNS SETOF bigint LANGUAGE sql STABLE AS
 'SELECT o.level FROM orphan o ORDER BY o.level LIMIT 1000';
 
@@ -104,7 +103,7 @@ BEGIN
     DELETE FROM orphan o WHERE o.level = ANY (p_level);
 END $$;
 
--- Claim a numbered producer. Return the node that has it: the caller's own if it was granted.
+-- Claim a numbered producer unless another node has it. Return the node that has it.
 CREATE OR REPLACE FUNCTION producer_claim(p_node text, p_epoch bigint, p_producer text) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -121,7 +120,7 @@ BEGIN
     UPDATE producer p SET node = NULL, epoch = NULL WHERE p.producer = p_producer AND p.node = p_node;
 END $$;
 
--- Fold the runs of used numbers of a producer that this node has, and return them.
+-- Merge the ranges of used numbers of a producer that this node has claimed, and return them.
 CREATE OR REPLACE FUNCTION producer_runs(p_node text, p_epoch bigint, p_producer text)
 RETURNS TABLE (first bigint, last bigint) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -134,7 +133,7 @@ BEGIN
     RETURN QUERY
         WITH old AS (
             DELETE FROM producer_run r WHERE r.producer = p_producer RETURNING r.first, r.last
-        ), starts AS (                              -- a run that does not touch those before it starts an island
+        ), starts AS (                              -- a range that is not adjacent to earlier ones begins an island
             SELECT o.first, o.last, o.first - 1 > max(o.last) OVER (
                 ORDER BY o.first, o.last ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
             ) AS begins FROM old o
@@ -149,7 +148,7 @@ BEGIN
         SELECT f.first, f.last FROM folded f ORDER BY 1;
 END $$;
 
--- Lease the free rows of kept levels in which a message is due; of all that are kept where p_of is null.
+-- Lease the free rows with a due message of the levels p_of of which this node is the keeper; null means all levels.
 CREATE OR REPLACE FUNCTION lease_due(
     p_node text, p_epoch bigint, p_now_ms bigint, p_limit int DEFAULT 100, p_of bigint[] DEFAULT NULL
 )
@@ -177,7 +176,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Lease one whole free row, whose level is locked.
+-- Lease all free messages of a slot, whose level is locked.
 CREATE OR REPLACE FUNCTION hold_row(p_node text, p_epoch bigint, p_level bigint, p_number bigint)
 RETURNS TABLE (level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, due_at bigint)
 LANGUAGE plpgsql AS $$

@@ -1,7 +1,7 @@
--- The keeper's turn: the heads of levels that need somebody, leased to the one node that looks after them.
+-- The keeper's turn: messages that are due or exceed a limit are leased to the one node that keeps the level.
 
--- Lease what is due and what is too much, of levels that no other node keeps; they are kept by this node from now on.
--- A row of kind 'next' tells when the next message is due, if any is, and the time by this database.
+-- Make this node the keeper of levels that need one and have none, and lease messages that are due or exceed a limit.
+-- The row of kind 'now' has the time of the database, that of kind 'next' the time at which the next message is due.
 CREATE OR REPLACE FUNCTION keep(p_node text, p_epoch bigint)
 RETURNS TABLE (
     kind text, level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb, at_ms bigint
@@ -37,7 +37,7 @@ BEGIN
             SELECT s.level FROM keeper k JOIN level s ON s.level = k.level JOIN level c ON c.level = s.counter
                 WHERE k.node = p_node AND NOT starts_with(s.overflow, 'reject-publish') AND exceeds(c)
         );
-        IF lock_levels(v_levels) THEN               -- all at once and in order: each of the two leases locks some
+        IF lock_levels(v_levels) THEN               -- all in order, because the two leases below lock some each
             PERFORM drop_excess(v_levels);
         END IF;
         RETURN QUERY SELECT 'due'::text, l.level, l.number, l.ring, l.count, l.bits, l.seen, l.counts, v_now_ms
@@ -58,7 +58,7 @@ END $$;
 
 ALTER TABLE producer ADD COLUMN IF NOT EXISTS owner text;
 
--- Return the user to whom a producer belongs: the first that used it.
+-- Return the user who owns a producer: the first one who used it.
 CREATE OR REPLACE FUNCTION producer_own(p_node text, p_epoch bigint, p_producer text, p_user text) RETURNS text
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -67,7 +67,7 @@ BEGIN
     RETURN (SELECT p.owner FROM producer p WHERE p.producer = p_producer);
 END $$;
 
-CREATE TABLE IF NOT EXISTS queue_use (              -- when a queue that expires unused was used, on any node
+CREATE TABLE IF NOT EXISTS queue_use (              -- the last use on any node of a queue that expires when unused
     level    bigint PRIMARY KEY,
     used_ms  bigint NOT NULL
 );
@@ -80,7 +80,7 @@ BEGIN
         ON CONFLICT (level) DO UPDATE SET used_ms = EXCLUDED.used_ms;
 END $$;
 
--- Return for how many ms more a queue may go unused, 0 when it has expired. One with consumers has all of its time.
+-- Return the ms until a queue expires, 0 if it has expired. A queue with consumers has its full time.
 CREATE OR REPLACE FUNCTION queue_unused(p_node text, p_epoch bigint, p_level bigint, p_expires_ms bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE

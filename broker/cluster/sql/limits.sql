@@ -1,12 +1,12 @@
--- Queues with limits: what they take, what they drop, and the room that consumers have. The levels of a queue with
--- priorities share the counter of the lowest one, which follow it directly; those of a quorum queue share the counter of
--- the default one, and each has its number with the level's own above 46 bits. Counters are locked.
+-- Queues with limits: the messages that they accept and drop, and the room of their consumers. The levels of a queue
+-- with priorities have consecutive numbers and share the counter of the lowest one. The levels of a quorum queue share
+-- the counter of the default one; each has its number with the priority above 46 bits. Counters are locked before use.
 
-ALTER TABLE level ADD COLUMN IF NOT EXISTS buries boolean NOT NULL DEFAULT false;   -- what it drops is dead-lettered
-ALTER TABLE consumer ADD COLUMN IF NOT EXISTS room bigint NOT NULL DEFAULT 0;   -- for free messages, where there are limits
+ALTER TABLE level ADD COLUMN IF NOT EXISTS buries boolean NOT NULL DEFAULT false;  -- dropped messages are dead-lettered
+ALTER TABLE consumer ADD COLUMN IF NOT EXISTS room bigint NOT NULL DEFAULT 0;  -- for free messages, if there are limits
 ALTER TABLE consumer SET (fillfactor = 50);
 
--- Return for how many free messages of a queue waiting consumers have room: they are about to be leased.
+-- Return the total room of waiting consumers of a queue: this many free messages are about to be leased.
 CREATE OR REPLACE FUNCTION waiting_room(p_counter bigint) RETURNS bigint LANGUAGE sql STABLE AS
 'SELECT coalesce(sum(c.room), 0)::bigint FROM consumer c WHERE c.level = p_counter';
 
@@ -18,7 +18,7 @@ CREATE OR REPLACE FUNCTION exceeds(c level) RETURNS boolean LANGUAGE sql STABLE 
     )
 $$;
 
--- Keep for how many more messages a node's consumers have room, after it leased some of v_level.
+-- Store the remaining room of a node's consumers, after it has leased the messages v_taken of v_level.
 CREATE OR REPLACE FUNCTION keep_room(
     p_node text, p_level bigint[], p_able bigint[], v_level bigint[], v_taken varbit[]
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -38,8 +38,8 @@ BEGIN
     END IF;
 END $$;
 
--- Count the shares of levels with limits. Return what is left free of each, and what a full queue refuses, if anything.
--- What its publisher's node leases from the start has been delivered by now, so it is taken.
+-- Count the shares of levels with limits. Return the messages of each that become free, and those that a full queue
+-- refuses, or null. Messages leased to the publisher's node from the start are accepted, because they are delivered.
 CREATE OR REPLACE FUNCTION count_in(s_level bigint[], s_bytes bigint[], s_free varbit[], s_sizes bytea[])
 RETURNS TABLE (share int, free varbit, refused varbit, buries boolean) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -78,9 +78,9 @@ BEGIN
     END LOOP;
 END $$;
 
--- Drop from the heads of levels what exceeds their limits, where the overflow is drop-head and nothing is
--- dead-lettered. The highest level of a queue loses first, as in a single broker. At most p_limit rows of each level
--- are touched: the keeper drops the rest.
+-- Drop messages that exceed limits from the heads of levels whose overflow is drop-head without dead-lettering. The
+-- highest level of a queue is first, as in a standalone broker. At most p_limit rows of each level are changed; the
+-- keeper drops further messages.
 CREATE OR REPLACE FUNCTION drop_excess(p_level bigint[], p_limit int DEFAULT 1000) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -134,7 +134,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return the lowest bits that make up p_messages and p_bytes, all of them if they are fewer.
+-- Return the lowest bits with at least p_messages messages and p_bytes bytes, or all bits if they have less.
 CREATE OR REPLACE FUNCTION exceeding_bits(
     p_bits varbit, p_messages bigint, p_bytes bigint, p_size bigint, p_sizes bytea
 ) RETURNS varbit LANGUAGE plpgsql IMMUTABLE PARALLEL SAFE AS $$
@@ -160,8 +160,8 @@ BEGIN
     RETURN lowest_bits(p_bits, v_messages::int);
 END $$;
 
--- Lease from the heads of kept levels what exceeds their limits, where the overflow is drop-head. The highest level of
--- a queue with priorities loses first, as in a single broker.
+-- Lease messages that exceed limits from the heads of levels whose overflow is drop-head and of which this node is the
+-- keeper. The highest level of a queue is first, as in a standalone broker.
 CREATE OR REPLACE FUNCTION lease_excess(
     p_node text, p_epoch bigint, p_limit int DEFAULT 1000, p_of bigint[] DEFAULT NULL
 )
@@ -210,7 +210,7 @@ BEGIN
     ) l WHERE l.number IS NOT NULL;
 END $$;
 
--- How many of a level's first free messages make up p_messages and p_bytes, or are all; at most p_limit.
+-- Return how many of a level's first free messages make up p_messages and p_bytes, at most p_limit.
 CREATE OR REPLACE FUNCTION excess(
     p_level bigint, p_messages bigint, p_bytes bigint, p_limit int, OUT messages int, OUT bytes bigint
 ) LANGUAGE plpgsql AS $$
@@ -219,7 +219,7 @@ BEGIN
     SELECT greatest(least(p_messages, p_limit, sum(bit_count(h.bits))), 0) INTO messages FROM (
         SELECT f.bits FROM slot f WHERE f.level = p_level AND f.holder = '' ORDER BY f.number LIMIT p_limit
     ) h;
-    IF p_bytes > 0 THEN                             -- message by message; the keeper comes again for the rest
+    IF p_bytes > 0 THEN                             -- in 20 rows; the next turn of the keeper continues
         SELECT max(m.place), max(m.total) INTO messages, bytes FROM (
             SELECT row_number() OVER w AS place, sum(b.size) OVER w AS total, sum(b.size) OVER w - b.size AS before
             FROM (

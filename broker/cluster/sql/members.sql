@@ -1,17 +1,16 @@
--- Who is in the cluster: the fence, beats, joining, leaving and counting out.
+-- The members of the cluster: fencing, heartbeats, joining, leaving and counting out.
 
-ALTER TABLE cluster ADD COLUMN IF NOT EXISTS clock_ahead_ms bigint NOT NULL DEFAULT 0;  -- of the cluster's time
+ALTER TABLE cluster ADD COLUMN IF NOT EXISTS clock_ahead_ms bigint NOT NULL DEFAULT 0;  -- added to the server's time
 
 CREATE OR REPLACE FUNCTION server_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
 'SELECT (extract(epoch FROM clock_timestamp()) * 1000)::bigint';
 
--- The time of the cluster, by which messages expire. It is that of the server, and ahead of it once the server's clock
--- was found to be behind: see advance_clock.
+-- Return the time of the cluster, by which messages expire: the server's time, plus the correction by advance_clock.
 CREATE OR REPLACE FUNCTION now_ms() RETURNS bigint LANGUAGE sql VOLATILE AS
 'SELECT server_ms() + coalesce((SELECT c.clock_ahead_ms FROM cluster c), 0)';
 
--- Let the cluster's time go on from what a node knows: after a fail-over the clock of the new server may be behind.
--- Return for how many ms it was, 0 if another node was first.
+-- Advance the cluster's time to that of a node, because after a fail-over the clock of the new server may be behind.
+-- Return by how many ms it was behind, 0 if another node has already corrected it.
 CREATE OR REPLACE FUNCTION advance_clock(p_node text, p_epoch bigint, p_now_ms bigint) RETURNS bigint
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -32,7 +31,7 @@ BEGIN
     END IF;
 END $$;
 
--- The fence of a function that has nothing to do: a look writes nothing, so an idle cluster needs no transaction ids.
+-- Fence a function that finds nothing to do. It writes nothing, so an idle cluster uses no transaction ids.
 CREATE OR REPLACE FUNCTION fence_look(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     IF NOT EXISTS (SELECT FROM member m WHERE m.node = p_node AND m.epoch = p_epoch) THEN
@@ -40,9 +39,9 @@ BEGIN
     END IF;
 END $$;
 
--- Lock the levels of a call that moves bits between rows, and the counters of those with limits, in ascending order.
--- Return whether there are counters. All levels share 1,024 advisory locks: a node may have any number of queues, and
--- PostgreSQL room for some thousand locks of all sessions together.
+-- Lock the levels of a call that moves messages between rows, and the counters of levels with limits, in ascending
+-- order. Return whether there are counters. All levels share 1,024 advisory locks, because PostgreSQL's lock table has
+-- room for a few thousand locks of all sessions together.
 CREATE OR REPLACE FUNCTION lock_levels(p_level bigint[]) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_schema bigint := hashtextextended(current_schema(), 0);
@@ -64,7 +63,7 @@ END $$;
 
 CREATE OR REPLACE FUNCTION topology_version() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint';  -- see topology.sql
 
--- Topology is appended, and nodes join, under this lock.
+-- Take the lock under which changes of the topology are appended and nodes join.
 CREATE OR REPLACE FUNCTION lock_topology() RETURNS void LANGUAGE sql AS
 $$SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || '.topology', 0))$$;
 
@@ -91,11 +90,11 @@ BEGIN
         RAISE EXCEPTION 'node % is a member already', p_node USING ERRCODE = 'SQ003';
     END IF;
     INSERT INTO beat (node, epoch, url, version, applied) VALUES (p_node, epoch, p_url, p_version, topology);
-    PERFORM pg_notify(current_schema(), format('joined %s', epoch));  -- arrives before what the node sends
+    PERFORM pg_notify(current_schema(), format('joined %s', epoch));  -- arrives before messages of the node
     now_ms := now_ms();
 END $$;
 
--- Beat twice a second. It commits asynchronously and locks only the node's own beat.
+-- Record a heartbeat, which is sent six times per lease. It commits asynchronously and locks only the node's own row.
 CREATE OR REPLACE FUNCTION beat(p_node text, p_epoch bigint, p_url text, p_applied bigint, p_reports jsonb)
 RETURNS TABLE (
     now_ms bigint, generation bigint, newest bigint, topology bigint,
@@ -112,7 +111,7 @@ BEGIN
     RETURN QUERY SELECT m.* FROM members() m;
 END $$;
 
--- Return the members, and how far this database has come: its newest number, and the version of its topology.
+-- Return the members, with the newest number and the version of the topology in this database.
 CREATE OR REPLACE FUNCTION members()
 RETURNS TABLE (
     now_ms bigint, generation bigint, newest bigint, topology bigint,
@@ -122,8 +121,8 @@ RETURNS TABLE (
     FROM beat b, cluster c, number_of_call n ORDER BY b.node
 $$;
 
--- Move what a former member holds to the free rows, as delivered before, and free what else it owned.
--- Its row in member is deleted by an earlier statement, which waited for its calls.
+-- Free the messages leased to a former member, as possibly delivered, and everything else that it has claimed.
+-- An earlier statement has deleted its row in member, and waited for its calls.
 CREATE OR REPLACE FUNCTION free_rows(p_node text, p_epoch bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM lock_levels(ARRAY(
@@ -151,22 +150,22 @@ BEGIN
     PERFORM free_claims(p_node);
     DELETE FROM batch b WHERE b.node = p_node AND b.epoch = p_epoch
         AND b.sequence < (SELECT max(c.sequence) FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch)
-        AND b.sequence NOT IN (                     -- of two synchronous ones, the newest may be unanswered
+        AND b.sequence NOT IN (                     -- two synchronous ones, because the newest may be unanswered
             SELECT c.sequence FROM batch c WHERE c.node = p_node AND c.epoch = p_epoch AND c.synchronous
             ORDER BY c.sequence DESC LIMIT 2
         );
-    -- Told of a queue that was deleted meanwhile: none may go unused for so long. One that lives, because it has had
-    -- consumers since, has all of its time from the next look on.
+    -- Uses older than the longest expiry time belong to deleted queues. If such a queue exists, because it has had
+    -- consumers since, its time starts again at the next queue_unused.
     DELETE FROM queue_use q WHERE q.used_ms < (SELECT now_ms()) - 4294967296;
-    DELETE FROM batch b WHERE b.node = p_node AND b.epoch < p_epoch;    -- its name has lived on
-    DELETE FROM batch b WHERE b.number < (          -- names that never come again
+    DELETE FROM batch b WHERE b.node = p_node AND b.epoch < p_epoch;    -- of former epochs of the name
+    DELETE FROM batch b WHERE b.number < (          -- of names that are no longer used
         SELECT c.number FROM batch c WHERE NOT EXISTS (SELECT FROM member m WHERE (m.node, m.epoch) = (c.node, c.epoch))
         ORDER BY c.number DESC OFFSET 300 LIMIT 1
     ) AND NOT EXISTS (SELECT FROM member m WHERE (m.node, m.epoch) = (b.node, b.epoch));
 END $$;
 
--- Count out a member whose beats still are p_dead_beats. Return false if it has beaten since, or is no member.
--- A broker that starts counts out the former epoch of its own name, without a fence: p_node is null.
+-- Declare a member dead whose number of heartbeats is still p_dead_beats. Return false if it has sent another one or is
+-- not a member. p_node is null for a broker that starts and declares the former epoch of its own name dead.
 CREATE OR REPLACE FUNCTION count_out(
     p_node text, p_epoch bigint, p_dead_node text, p_dead_epoch bigint, p_dead_beats bigint
 ) RETURNS boolean LANGUAGE plpgsql AS $$
@@ -175,14 +174,14 @@ BEGIN
     IF NOT FOUND THEN
         RETURN false;
     END IF;
-    IF p_dead_node < p_node COLLATE "C" THEN        -- ascending, so that two nodes may count each other out
+    IF p_dead_node < p_node COLLATE "C" THEN        -- lock in ascending order: two nodes may count each other out
         PERFORM 1 FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch FOR UPDATE;
     END IF;
     IF p_node IS NOT NULL THEN
         PERFORM fence(p_node, p_epoch);
     END IF;
     DELETE FROM member m WHERE m.node = p_dead_node AND m.epoch = p_dead_epoch;  -- waits for the calls of the dead node
-    PERFORM free_rows(p_dead_node, p_dead_epoch);   -- each statement has a newer snapshot, which has those calls
+    PERFORM free_rows(p_dead_node, p_dead_epoch);   -- with a newer snapshot, which includes these calls
     RETURN true;
 END $$;
 

@@ -1,7 +1,7 @@
--- MQTT: which connection has a client id.
+-- MQTT: the connections that have client ids, and retained messages.
 
 CREATE TABLE IF NOT EXISTS mqtt_client (
-    client  text PRIMARY KEY,                       -- names its virtual host, too; in JSON
+    client  text PRIMARY KEY,                       -- vhost and client id, in JSON
     node    text COLLATE "C" NOT NULL,
     epoch   bigint NOT NULL,
     number  bigint NOT NULL,                        -- of the connection, on its node
@@ -9,12 +9,12 @@ CREATE TABLE IF NOT EXISTS mqtt_client (
 );
 CREATE INDEX IF NOT EXISTS mqtt_client_node ON mqtt_client (node);
 
--- All changes of client ids take turns, so that none waits for another one's rows in another order.
+-- Take the lock under which client ids are changed, because locks of single rows could deadlock.
 CREATE OR REPLACE FUNCTION lock_clients() RETURNS void LANGUAGE sql AS
 $$SELECT pg_advisory_xact_lock(hashtextextended(current_schema() || '.clients', 0))$$;
 
--- Give up the client ids of connections that have ended, and claim others, each once in a call. Return the numbers of
--- the connections that have theirs now, and of those that another one wants to take over.
+-- Release the client ids of ended connections, and claim others, each once in a call. Return the numbers of the
+-- connections whose claims were granted, and of those whose client ids newer connections want.
 CREATE OR REPLACE FUNCTION claim_clients(
     p_node text, p_epoch bigint, p_ended bigint[], p_client text[], p_number bigint[]
 ) RETURNS TABLE (number bigint, granted boolean) LANGUAGE plpgsql AS $$
@@ -31,15 +31,15 @@ BEGIN
         WHERE c.node = p_node AND c.epoch = p_epoch AND (c.wanted OR c.number = ANY (p_number));
 END $$;
 
--- Retained messages: the last of each key of a virtual host. A message that is deleted, or has expired, leaves its key
--- behind for an hour, so that other nodes learn of it.
+-- Retained messages: the last one of each key of a vhost. The row of a deleted or expired message stays for an hour, so
+-- that other nodes notice the deletion.
 
 CREATE TABLE IF NOT EXISTS retained (
     vhost       bytea,
     key         bytea,
     version     bigint NOT NULL,                    -- of the call that wrote it
     header      bytea,
-    body        bytea,                              -- null: deleted
+    body        bytea,                              -- null if deleted
     size        bigint NOT NULL,
     written_ms  bigint NOT NULL,
     expires_ms  bigint,
@@ -49,15 +49,15 @@ CREATE INDEX IF NOT EXISTS retained_version ON retained (vhost, version, key);
 CREATE INDEX IF NOT EXISTS retained_expires ON retained (vhost, expires_ms) WHERE expires_ms IS NOT NULL;
 CREATE INDEX IF NOT EXISTS retained_deleted ON retained (vhost, written_ms) WHERE body IS NULL;
 
-CREATE TABLE IF NOT EXISTS retained_count (         -- a call locks its row, so that versions ascend as calls commit
+CREATE TABLE IF NOT EXISTS retained_count (         -- each call locks its row, so that versions ascend with commits
     vhost    bytea PRIMARY KEY,
     version  bigint NOT NULL DEFAULT 0,
     count    bigint NOT NULL DEFAULT 0,
     bytes    bigint NOT NULL DEFAULT 0
 ) WITH (fillfactor = 20);
 
--- Retain messages in order; one without a body deletes that of its key. Return the places of those for which there is no
--- room, and what is retained then.
+-- Retain messages in order; an empty one deletes that of its key. Return the places of the messages for which there is
+-- no room, with the number and size of the retained ones.
 CREATE OR REPLACE FUNCTION retain(
     p_node text, p_epoch bigint, p_vhost bytea, p_key bytea[], p_header bytea[], p_body bytea[], p_written_ms bigint[],
     p_expires_ms bigint[], p_max bigint, p_max_bytes bigint
@@ -109,7 +109,7 @@ BEGIN
     DELETE FROM retained r WHERE r.vhost = p_vhost AND r.body IS NULL AND r.written_ms < v_now_ms - 3600000;
 END $$;
 
--- Delete a retained message, and return what is retained then.
+-- Delete a retained message, and return the new counts.
 CREATE OR REPLACE FUNCTION drop_retained(p_count retained_count, p_old retained, p_now_ms bigint) RETURNS retained_count
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -120,14 +120,14 @@ BEGIN
     RETURN p_count;
 END $$;
 
--- Return what was retained and deleted after a version and key, in order.
+-- Return the keys that were retained or deleted after a version and key, in order.
 CREATE OR REPLACE FUNCTION retained_since(p_vhost bytea, p_version bigint, p_key bytea, p_rows int)
 RETURNS TABLE (version bigint, key bytea, deleted boolean) LANGUAGE sql STABLE AS $$
     SELECT r.version, r.key, r.body IS NULL FROM retained r
         WHERE r.vhost = p_vhost AND (r.version, r.key) > (p_version, p_key) ORDER BY r.version, r.key LIMIT p_rows
 $$;
 
--- Return the messages of keys.
+-- Return the retained messages of keys.
 CREATE OR REPLACE FUNCTION retained_of(p_vhost bytea, p_key bytea[])
 RETURNS TABLE (key bytea, header bytea, body bytea, written_ms bigint) LANGUAGE sql STABLE AS $$
     SELECT r.key, r.header, r.body, r.written_ms FROM retained r

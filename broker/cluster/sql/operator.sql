@@ -1,7 +1,7 @@
--- What an operator does with the messages of a queue: look at the free ones, and take some of them to other queues.
+-- Operations of an operator on the messages of a queue: peek at free ones, and move them to other queues.
 
--- Show free messages of a level in order, from message p_index of slot p_number on, up to slot p_last; at most p_limit
--- messages, and no further slot once p_bytes are reached. Nothing is leased.
+-- Return free messages of a level in order, from message p_index of slot p_number on, up to slot p_last; at most
+-- p_limit messages, and no further slot once p_bytes are reached. Nothing is leased.
 CREATE OR REPLACE FUNCTION look(
     p_level bigint, p_number bigint, p_index int, p_last bigint, p_limit int, p_bytes bigint
 ) RETURNS TABLE (level bigint, number bigint, ring int, count int, bits varbit, seen varbit, counts jsonb)
@@ -23,11 +23,11 @@ LANGUAGE sql STABLE AS $$
     WHERE f.before < p_limit AND f.bytes_before < p_bytes AND f.upto > f.before ORDER BY f.number
 $$;
 
--- Return the newest number: what was committed before has no higher one.
+-- Return the newest number: everything committed before has at most this number.
 CREATE OR REPLACE FUNCTION newest_number() RETURNS bigint LANGUAGE sql VOLATILE AS
 'SELECT n.last_value FROM number_of_call n';
 
--- Lease certain free messages of a level, and return those that still were free.
+-- Lease these messages of a level if they are free, and return those that were.
 CREATE OR REPLACE FUNCTION hold(p_node text, p_epoch bigint, p_level bigint, p_number bigint[], p_bits varbit[])
 RETURNS TABLE (number bigint, bits varbit) LANGUAGE plpgsql AS $$
 #variable_conflict use_column
@@ -75,7 +75,7 @@ BEGIN
     END LOOP;
 END $$;
 
--- Count what levels have: free messages, consumers of other nodes, and messages that other nodes hold.
+-- Return for each level the number of free messages, of consumers on other nodes, and of messages leased to these.
 CREATE OR REPLACE FUNCTION queue_counts(p_node text, p_level bigint[])
 RETURNS TABLE (level bigint, messages bigint, consumers int, held bigint) LANGUAGE sql STABLE AS $$
     SELECT f.level, f.messages,

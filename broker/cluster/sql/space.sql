@@ -1,9 +1,8 @@
--- Space comes back by emptying the tables of a ring.
+-- Space is freed by emptying the chunk tables, which form a ring.
 
--- Forget calls that need no answer again. p_answered is the newest answered call, p_synchronous the newest answered
--- synchronous one, which stays: come_back looks for it. Those below p_known were forgotten before: while a transaction
--- stays open elsewhere, a look at them would read all their dead rows.
-DROP FUNCTION IF EXISTS forget(text, bigint, bigint, bigint);
+-- Delete the results of calls that will not be repeated. p_answered is the newest answered call, p_synchronous the
+-- newest answered synchronous one, which stays for come_back. Those below p_known were deleted before: while another
+-- application keeps a transaction open, a search for them would read all their dead rows.
 CREATE OR REPLACE FUNCTION forget(
     p_node text, p_epoch bigint, p_answered bigint, p_synchronous bigint, p_known bigint DEFAULT 0
 ) RETURNS void LANGUAGE plpgsql AS $$
@@ -15,8 +14,8 @@ BEGIN
         AND b.sequence <> coalesce(p_synchronous, 0);
 END $$;
 
--- Take the next table when the current one is full, and empty old ones. Called once a second by every node; one at a
--- time does something. Return what was done, null for nothing.
+-- Begin the next table when the current one is full, and empty old ones. Every node calls it once a second, but only
+-- one at a time acts. Return what was done, null for nothing.
 CREATE OR REPLACE FUNCTION turn_ring(
     p_node text, p_epoch bigint, p_limit_bytes bigint DEFAULT 268435456, p_copy_bytes bigint DEFAULT 16777216
 ) RETURNS text LANGUAGE plpgsql AS $$
@@ -25,11 +24,11 @@ DECLARE
     v_next int;
     v_done text;
 BEGIN
-    PERFORM fence_look(p_node, p_epoch);            -- whoever turns it, nothing that a slot refers to goes
+    PERFORM fence_look(p_node, p_epoch);            -- no lock is needed: chunks of existing slots are never deleted
     IF NOT pg_try_advisory_xact_lock(hashtextextended(current_schema() || '.ring', 0)) THEN
         RETURN NULL;
     END IF;
-    DELETE FROM slot s WHERE s.level < 0            -- direct replies to a member that is gone
+    DELETE FROM slot s WHERE s.level < 0            -- the mailboxes of former members
         AND NOT EXISTS (SELECT FROM member m WHERE m.epoch = -s.level);
     SELECT c.ring INTO v_ring FROM cluster c;
     IF pg_table_size(format('chunk_%s', v_ring)::regclass) >= p_limit_bytes THEN
@@ -52,7 +51,7 @@ BEGIN
     RETURN nullif(v_done, '');
 END $$;
 
--- Empty a table to which no slot refers; copy the records forward of the few slots that still do.
+-- Empty a table to which no slot refers; if few slots refer to it, copy their records to the current table.
 CREATE OR REPLACE FUNCTION empty_table(p_ring int, p_current int, p_copy_bytes bigint) RETURNS text
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -60,8 +59,8 @@ DECLARE
     v_bytes bigint;
 BEGIN
     IF NOT EXISTS (SELECT FROM slot s WHERE s.ring = p_ring) THEN
-        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS EXCLUSIVE MODE', p_ring);  -- no call is writing to it then
-        IF EXISTS (SELECT FROM slot s WHERE s.ring = p_ring) THEN   -- a newer snapshot, which has the last calls
+        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS EXCLUSIVE MODE', p_ring);  -- waits for calls that write to it
+        IF EXISTS (SELECT FROM slot s WHERE s.ring = p_ring) THEN   -- a newer snapshot includes these calls
             RETURN NULL;
         END IF;
         EXECUTE format('TRUNCATE chunk_%s', p_ring);
@@ -77,7 +76,7 @@ BEGIN
     IF v_bytes > p_copy_bytes THEN
         RETURN NULL;
     END IF;
-    -- under the locks of the levels no bits move, so no row can copy the old place from another
+    -- While the levels are locked, no messages are moved between rows, so no row can get the old ring from another one.
     PERFORM lock_levels(ARRAY(SELECT DISTINCT s.level FROM slot s WHERE s.ring = p_ring));
     EXECUTE format(
         'INSERT INTO chunk_%s SELECT * FROM chunk_%s WHERE number = ANY ($1) ON CONFLICT DO NOTHING', p_current, p_ring
@@ -86,13 +85,13 @@ BEGIN
     RETURN format('copied %s chunks of chunk_%s', cardinality(v_numbers), p_ring);
 END $$;
 
--- Find slots whose records are gone. There must be none.
+-- Return slots whose records are missing. There must be none; tests check this.
 CREATE OR REPLACE FUNCTION lost_records() RETURNS TABLE (level bigint, number bigint, ring int) LANGUAGE plpgsql AS $$
 DECLARE
     v_ring int;
 BEGIN
     FOR v_ring IN SELECT r.ring FROM ring r ORDER BY r.ring LOOP
-        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS SHARE MODE', v_ring);  -- nobody empties it until the next snapshot
+        EXECUTE format('LOCK TABLE chunk_%s IN ACCESS SHARE MODE', v_ring);  -- not emptied before the next snapshot
         RETURN QUERY EXECUTE format(
             'SELECT s.level, s.number, s.ring FROM slot s
              WHERE s.ring = %1$s AND NOT EXISTS (SELECT FROM chunk_%1$s c WHERE c.number = s.number)', v_ring

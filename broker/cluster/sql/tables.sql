@@ -1,17 +1,17 @@
--- The tables of the cluster. Every statement may run again: schema.py runs the files of this folder in one transaction.
+-- The tables of the cluster. Each statement may be repeated: schema.py runs all files of this folder at each upgrade.
 
-CREATE TABLE IF NOT EXISTS cluster (                -- one row; read by most calls, written when something rare happens
+CREATE TABLE IF NOT EXISTS cluster (                -- one row, read by most calls and rarely written
     one                boolean PRIMARY KEY DEFAULT true CHECK (one),
     schema_version     int     NOT NULL,
     function_version   int     NOT NULL,
     digest             text    NOT NULL,            -- of the installed files
     system_identifier  bigint  NOT NULL,
     timeline           int     NOT NULL,
-    generation         bigint  NOT NULL DEFAULT 1,  -- grows when the database went back in time
+    generation         bigint  NOT NULL DEFAULT 1,  -- incremented when the database has gone back in time
     ring               int     NOT NULL DEFAULT 0   -- new chunks go into chunk_<ring>
 );
 
-CREATE SEQUENCE IF NOT EXISTS number_of_call;       -- the number of a call, its chunk and its slots; and epochs
+CREATE SEQUENCE IF NOT EXISTS number_of_call;       -- of a call, its chunk and its slots; and of an epoch
 
 CREATE TABLE IF NOT EXISTS member (                 -- the fence: written only by join, count_out and leave
     node   text COLLATE "C" PRIMARY KEY,
@@ -23,59 +23,59 @@ CREATE TABLE IF NOT EXISTS beat (                   -- written twice a second, n
     epoch    bigint NOT NULL,
     beats    bigint NOT NULL DEFAULT 0,
     url      text   NOT NULL,
-    version  int    NOT NULL,                       -- of the functions that the node speaks
+    version  int    NOT NULL,                       -- of the functions that the node calls
     applied  bigint NOT NULL,                       -- topology version
     reports  jsonb
 ) WITH (fillfactor = 20, autovacuum_vacuum_threshold = 1000, autovacuum_vacuum_scale_factor = 0);
 
-CREATE TABLE IF NOT EXISTS batch (                  -- a call that was committed, and what it was answered
+CREATE TABLE IF NOT EXISTS batch (                  -- a committed call, and its result
     node         text COLLATE "C",
     epoch        bigint,
     sequence     bigint,
     number       bigint  NOT NULL,
     ring         int     NOT NULL,
     synchronous  boolean NOT NULL,
-    refused      jsonb,                             -- what full queues did not take: see count_in; null for nothing
+    refused      jsonb,                             -- messages that full queues refused, as returned by commit
     repeats      int     NOT NULL DEFAULT 0,
     PRIMARY KEY (node, epoch, sequence)
 );
 
-CREATE TABLE IF NOT EXISTS slot (                   -- the unsettled messages of one call and level that one holder has
+CREATE TABLE IF NOT EXISTS slot (                   -- unsettled messages of one call, level and holder
     level       bigint,
     number      bigint,
-    holder      text COLLATE "C",                   -- '' is free
-    epoch       bigint NOT NULL,                    -- 0 if free
+    holder      text COLLATE "C",                   -- the node to which they are leased; '' if they are free
+    epoch       bigint NOT NULL,                    -- of the holder, 0 if free
     generation  bigint NOT NULL,
     ring        int    NOT NULL,                    -- its records are in chunk_<ring>
     count       int    NOT NULL,
     bytes       bigint NOT NULL,                    -- of all `count` messages
-    due_at      bigint,                             -- ms; when the keeper must look at a message
+    due_at      bigint,                             -- when the keeper must check the row, in ms
     bits        varbit NOT NULL CHECK (length(bits) = count),
     seen        varbit,                             -- bits that may have been delivered before
-    counts      jsonb,                              -- {"index": [returns, of which failed]}
-    sizes       bytea,                              -- int4 each, where the level limits bytes
-    PRIMARY KEY (level, holder, number)             -- the free rows of a level lie side by side
+    counts      jsonb,                              -- {"index": [all returns, returns for the delivery limit]}
+    sizes       bytea,                              -- of each body as int4, if the level has a limit in bytes
+    PRIMARY KEY (level, holder, number)             -- the free rows of a level are adjacent
 ) WITH (fillfactor = 70, autovacuum_vacuum_threshold = 5000, autovacuum_vacuum_scale_factor = 0.01,
         autovacuum_vacuum_cost_delay = 0);
 CREATE INDEX IF NOT EXISTS slot_held ON slot (holder) WHERE holder <> '';
 CREATE INDEX IF NOT EXISTS slot_ring ON slot (ring);
 CREATE INDEX IF NOT EXISTS slot_due ON slot (due_at) WHERE due_at IS NOT NULL AND holder = '';
 
-CREATE TABLE IF NOT EXISTS level (                  -- only levels with a rule that PostgreSQL must know
+CREATE TABLE IF NOT EXISTS level (                  -- only levels with limits or a single active consumer
     level          bigint PRIMARY KEY,
     vhost          text    NOT NULL,                -- in JSON
-    counter        bigint  NOT NULL,                -- who counts; levels of a queue share one
+    counter        bigint  NOT NULL,                -- the level whose row has the counts of the whole queue
     max_length     bigint,
     max_bytes      bigint,
     overflow       text,
     single_active  boolean NOT NULL DEFAULT false,
-    ready          bigint  NOT NULL DEFAULT 0,      -- bits in free rows, where there are limits
+    ready          bigint  NOT NULL DEFAULT 0,      -- free messages, counted if there are limits
     bytes          bigint  NOT NULL DEFAULT 0
 ) WITH (fillfactor = 50);
 
 CREATE TABLE IF NOT EXISTS ring (                   -- the chunk tables
     ring   int PRIMARY KEY,
-    used   boolean NOT NULL                         -- false: empty, may become the current one
+    used   boolean NOT NULL                         -- false if it is empty and may become the current one
 );
 
 CREATE OR REPLACE FUNCTION add_ring_table() RETURNS int LANGUAGE plpgsql AS $$
@@ -97,7 +97,7 @@ CREATE TABLE IF NOT EXISTS consumer (
     epoch      bigint  NOT NULL,
     count      int     NOT NULL,
     exclusive  boolean NOT NULL DEFAULT false,
-    active     boolean NOT NULL DEFAULT false,      -- the one whose node may lease a single active level
+    active     boolean NOT NULL DEFAULT false,      -- the node with the single active consumer, which alone may lease
     since      bigint  NOT NULL,                    -- order of arrival
     PRIMARY KEY (level, node)
 );
@@ -105,26 +105,26 @@ CREATE INDEX IF NOT EXISTS consumer_node ON consumer (node);
 CREATE SEQUENCE IF NOT EXISTS arrival_of_consumer;
 
 CREATE TABLE IF NOT EXISTS producer (
-    producer  text PRIMARY KEY,                     -- names its virtual host, too
-    node      text COLLATE "C",                     -- null: nobody
+    producer  text PRIMARY KEY,                     -- vhost and name, in JSON
+    node      text COLLATE "C",                     -- that has claimed it; null for none
     epoch     bigint
 );
 
-CREATE TABLE IF NOT EXISTS producer_run (           -- numbers that a numbered producer used; the holder folds them
+CREATE TABLE IF NOT EXISTS producer_run (           -- ranges of used numbers, which the next claim merges
     producer  text,
     first     bigint,
     last      bigint NOT NULL
 );
 CREATE INDEX IF NOT EXISTS producer_run_key ON producer_run (producer, first);
 
-CREATE TABLE IF NOT EXISTS keeper (                 -- who expires, drops and dead-letters at the head of a level
+CREATE TABLE IF NOT EXISTS keeper (                 -- the node that expires, drops and dead-letters a level's messages
     level   bigint PRIMARY KEY,
     node    text COLLATE "C" NOT NULL,
     epoch   bigint NOT NULL
 );
 CREATE INDEX IF NOT EXISTS keeper_node ON keeper (node);
 
-CREATE TABLE IF NOT EXISTS orphan (                 -- levels whose last consumers were of a node that is gone
+CREATE TABLE IF NOT EXISTS orphan (                 -- levels whose last consumers were on a node that is dead
     level   bigint PRIMARY KEY
 );
 

@@ -1,32 +1,32 @@
--- The topology log. A change is one JSON object: an exchange, queue or binding that was made or removed. A body is an
--- array of changes, of which the first without effect is the last that is applied. Every node applies all bodies in the
--- order of their versions, and to apply decides whether a change has an effect.
+-- The topology log. A change is one JSON object: an exchange, queue or binding that was created or deleted. A body is
+-- an array of changes, which are applied up to the first without effect. Every node applies all bodies in the order of
+-- their versions, and whether a change has an effect is decided then.
 
 CREATE TABLE IF NOT EXISTS change (                 -- one append; versions have no gaps
     version   bigint  PRIMARY KEY,
     epoch     bigint  NOT NULL,                     -- of the node that appended it
-    sequence  bigint  NOT NULL,                     -- its own count of appends
+    sequence  bigint  NOT NULL,                     -- that node's count of appends
     bodies    bytea[] NOT NULL
 );
 
-CREATE TABLE IF NOT EXISTS topology_snapshot (      -- all changes up to a version, folded by a node
+CREATE TABLE IF NOT EXISTS topology_snapshot (      -- the topology at a version, written by a node
     version  bigint PRIMARY KEY,
     body     bytea  NOT NULL
 );
 
-CREATE TABLE IF NOT EXISTS dropped_level (          -- of a deleted queue; swept when every node has applied `version`
+CREATE TABLE IF NOT EXISTS dropped_level (          -- of deleted queues; removed once every node has applied `version`
     level    bigint PRIMARY KEY,
     version  bigint NOT NULL
 );
 
-CREATE SEQUENCE IF NOT EXISTS level_number INCREMENT BY 1024;   -- a node takes 1,024 level numbers at a time
+CREATE SEQUENCE IF NOT EXISTS level_number INCREMENT BY 1024;   -- a node reserves 1,024 level numbers at a time
 
 CREATE OR REPLACE FUNCTION topology_version() RETURNS bigint LANGUAGE sql AS
 'SELECT greatest((SELECT max(c.version) FROM change c), (SELECT max(s.version) FROM topology_snapshot s), 0)';
 
--- Append changes as the next version, whatever other nodes appended meanwhile. The same (epoch, sequence) again appends
--- nothing. A body with a level in p_unused is left out while that level has consumers.
--- Return the changes after p_known up to this version, and in the last row the members that have to apply them.
+-- Append changes as the next version, even if other nodes have appended changes meanwhile. A repeated call, with the
+-- same (epoch, sequence), appends nothing. A body with a level in p_unused is omitted while that level has consumers.
+-- Return the changes after p_known up to this version, and in the last row the members that must apply them.
 CREATE OR REPLACE FUNCTION append(
     p_node text, p_epoch bigint, p_sequence bigint, p_known bigint, p_bodies bytea[], p_unused bigint[],
     p_dropped bigint[], p_limits jsonb
@@ -62,7 +62,7 @@ BEGIN
         FROM change c WHERE c.version > p_known AND c.version <= v_version ORDER BY c.version;
 END $$;
 
--- Tell PostgreSQL the limits of levels, in ascending order.
+-- Set the limits of levels, in ascending order.
 CREATE OR REPLACE FUNCTION set_limits(p_limits jsonb) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_level(l.level, l.vhost, l.counter, l.max_length, l.max_bytes, l.overflow, l.single_active,
@@ -73,7 +73,7 @@ BEGIN
               ORDER BY level OFFSET 0) l;
 END $$;
 
--- Replace the limits of all queues of a vhost, because its policies have changed on every node, and count afresh.
+-- Replace the limits of all queues of a vhost, whose policies have changed on every node, and recount their messages.
 CREATE OR REPLACE FUNCTION replace_limits(p_node text, p_epoch bigint, p_vhost text, p_limits jsonb) RETURNS void
 LANGUAGE plpgsql AS $$
 DECLARE
@@ -90,7 +90,7 @@ BEGIN
     PERFORM recount(p_node, p_epoch, v_level);
 END $$;
 
--- Return the changes after p_known; where some of them were removed, a snapshot comes first.
+-- Return the changes after p_known; if some of them were removed, a snapshot is the first row.
 CREATE OR REPLACE FUNCTION changes_since(p_known bigint)
 RETURNS TABLE (version bigint, snapshot bytea, bodies bytea[]) LANGUAGE sql AS $$
     WITH start AS (
@@ -105,7 +105,7 @@ RETURNS TABLE (version bigint, snapshot bytea, bodies bytea[]) LANGUAGE sql AS $
     ORDER BY 1
 $$;
 
--- Note that a node has applied a version, and that no commit of its own that was routed before is under way.
+-- Record that a node has applied a version, and that all messages that it routed before are committed.
 CREATE OR REPLACE FUNCTION report(p_node text, p_epoch bigint, p_applied bigint) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
@@ -117,7 +117,7 @@ END $$;
 CREATE OR REPLACE FUNCTION applied() RETURNS TABLE (node text, epoch bigint, applied bigint) LANGUAGE sql AS
 'SELECT m.node, m.epoch, b.applied FROM member m JOIN beat b USING (node, epoch)';
 
--- Have levels swept whose queues were deleted with a change of that version.
+-- Record levels whose queues were deleted by this version, for sweep_dropped.
 CREATE OR REPLACE FUNCTION drop_levels(p_node text, p_epoch bigint, p_version bigint, p_levels bigint[]) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -126,7 +126,7 @@ BEGIN
         ON CONFLICT DO NOTHING;
 END $$;
 
--- Keep a snapshot, and remove the changes that it stands for, except those that a member has not applied.
+-- Store a snapshot, and remove the changes that it includes, except those that a member has not applied.
 CREATE OR REPLACE FUNCTION put_snapshot(p_node text, p_epoch bigint, p_version bigint, p_body bytea) RETURNS void
 LANGUAGE plpgsql AS $$
 BEGIN
@@ -137,7 +137,7 @@ BEGIN
     DELETE FROM change c WHERE c.version <= least(p_version, (SELECT min(a.applied) FROM applied() a));
 END $$;
 
--- Remove rows of deleted queues whose deletion every member has applied. Return whether there may be more of them.
+-- Remove rows of queues whose deletion every member has applied. Return whether more may be left.
 CREATE OR REPLACE FUNCTION sweep_dropped(p_node text, p_epoch bigint) RETURNS boolean LANGUAGE plpgsql AS $$
 DECLARE
     v_level bigint[] := ARRAY(

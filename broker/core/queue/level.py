@@ -308,7 +308,7 @@ class Level:
         limit = self.queue.rules.delivery_limit
         poisoned: list[int] = []
         if failed and limit is not None and not (self._keeps_poisoned and is_poisoned_name(self.queue.name)):
-            poisoned = slot.worn(indexes, limit)
+            poisoned = slot.at_limit(indexes, limit)
             if poisoned:
                 over = set(poisoned)
                 indexes = [index for index in indexes if index not in over]

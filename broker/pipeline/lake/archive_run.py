@@ -199,7 +199,7 @@ class ArchiveRun:
         """Return why an archive starts over instead of resuming from its position, empty if it resumes."""
         view, at = self._catalog.view(), self._at
         for offset in filter(None, (at, self._interrupted)):
-            if view.parted(offset.seal, offset.incarnation):
+            if view.diverged(offset.seal, offset.incarnation):
                 if accept_restored:
                     return "a copy of the data folder was put back"
                 raise LakeRefused(self._parted(offset.seal))
@@ -217,7 +217,7 @@ class ArchiveRun:
         """Return the last seal of each tap in the lake, in the store's current history."""
         view = self._catalog.view()
         return {
-            tap: max(view.shared(seal, incarnation) for incarnation, seal in starts.items())
+            tap: max(view.last_shared(seal, incarnation) for incarnation, seal in starts.items())
             for tap, starts in self.lake.archived(store).items()
         }
 
@@ -226,7 +226,7 @@ class ArchiveRun:
         view = self._catalog.view()
         for tap, starts in self.lake.archived(store).items():
             for incarnation, seal in starts.items():
-                if self.cursors.wants(*tap) and view.parted(seal, incarnation) and not accept_restored:
+                if self.cursors.wants(*tap) and view.diverged(seal, incarnation) and not accept_restored:
                     raise LakeRefused(self._parted(seal))
         return self._taken(store)
 

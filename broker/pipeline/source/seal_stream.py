@@ -88,7 +88,7 @@ class StreamOffset:
                 f"the checkpoint belongs to store {self.store}, but {address} has store {view.store}: "
                 "use the data folder that it was made with, or a new checkpoint"
             )
-        if view.parted(self.seal, self.incarnation):
+        if view.diverged(self.seal, self.incarnation):
             raise SourceRefused(parted_text("the checkpoint", address, self.seal, view))
 
 

@@ -75,7 +75,7 @@ def test_a_look_for_lost_hints_keeps_the_bound() -> None:
     assert [demand.begin(), demand.begin()] == [0, 7]
     demand.ignore_bound()
     demand.forget()
-    assert not demand.looks
+    assert not demand.ignores_bound
 
 
 def test_a_new_epoch_looks_at_everything() -> None:

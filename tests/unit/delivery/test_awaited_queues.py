@@ -96,10 +96,10 @@ def test_publishers_wait_until_a_backlog_is_as_short_as_it_was() -> None:
     assert not queue.lags
     take(office, queue, PREFETCH + 1)
     assert queue.lags
-    assert office.awaited.left == {queue}
+    assert office.awaited.lagging == {queue}
     take(office, queue, 0)
     assert not queue.lags
-    assert not office.awaited.left
+    assert not office.awaited.lagging
     for _ in range(3):
         take(office, queue, 0)
     shortest = queue.ready

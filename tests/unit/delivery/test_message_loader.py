@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.core.message.message import OVERHEAD_BYTES, Message
-from broker.delivery.message_loader import ENVELOPES_MAX, MessageLoader, weigh
+from broker.delivery.message_loader import ENVELOPES_MAX, MessageLoader, total_charge
 from broker.store.record import encode_route
 
 HEADER = bytes.fromhex("003c 0000 0000000000000004 0000")  # class basic, four bytes of body, no properties
@@ -62,4 +62,4 @@ def test_ever_new_routes_do_not_fill_the_memory() -> None:
 def test_messages_are_weighed() -> None:
     """Messages in memory are charged, and messages on disk are counted."""
     messages = [revive(MessageLoader(), "k"), None, revive(MessageLoader(), "k", OTHER), None]
-    assert weigh(messages) == (2 * OVERHEAD_BYTES + len(HEADER) + len(OTHER) + 2 * len(BODY), 2)
+    assert total_charge(messages) == (2 * OVERHEAD_BYTES + len(HEADER) + len(OTHER) + 2 * len(BODY), 2)

@@ -26,9 +26,9 @@ class Look(Pager):
 
     looks = 0
 
-    def _look(self, resident: Any) -> None:
+    def _recount(self, resident: Any) -> None:
         self.looks += 1
-        super()._look(resident)
+        super()._recount(resident)
 
 
 class Line:
@@ -61,7 +61,7 @@ def settle_all(line: Line) -> None:
 
 def test_one_tick_goes_through_a_part_of_very_many_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tick visits 20 of 200 old slots, so ten ticks find every deleted slot."""
-    monkeypatch.setattr(module, "LOOKS_MIN", 5)
+    monkeypatch.setattr(module, "CHECKS_MIN", 5)
     pager, found = lines(200)
     pager.tick()
     assert pager.resident_bytes == 200 * 100  # a slot is visited in the tick after its creation

@@ -228,10 +228,16 @@ def test_who_wrote_a_seal_outlives_its_line_and_tells_histories_apart() -> None:
     for one, other in ((ours, theirs), again):
         assert [one.starts.of(number) for number in (0, 1, 2, 3, 4)] == ["", "", "x", "x", "x"]
         assert [other.starts.of(number) for number in (1, 2, 3)] == ["", "x", "y"]
-        assert not any(other.parted(*place) for place in [(0, "z"), (1, ""), (2, "x"), (3, "y"), (3, None)])
-        assert all(other.parted(*place) for place in [(3, "x"), (4, "x"), (4, None), (2, "y"), (1, "x")])
-        assert [other.shared(*place) for place in [(4, "x"), (1, ""), (4, ""), (3, "z"), (9, None)]] == [2, 1, 1, 0, 3]
-        assert one.shared(9, "x") == 4
+        assert not any(other.diverged(*place) for place in [(0, "z"), (1, ""), (2, "x"), (3, "y"), (3, None)])
+        assert all(other.diverged(*place) for place in [(3, "x"), (4, "x"), (4, None), (2, "y"), (1, "x")])
+        assert [other.last_shared(*place) for place in [(4, "x"), (1, ""), (4, ""), (3, "z"), (9, None)]] == [
+            2,
+            1,
+            1,
+            0,
+            3,
+        ]
+        assert one.last_shared(9, "x") == 4
         assert other.live_lines() == len(list(other.to_lines()))
 
 
