@@ -9,8 +9,7 @@ All of this runs in slices, between which the loop turns.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -19,45 +18,20 @@ from typing import Any, Final
 
 from broker.administration.administration import Administration, Tell
 from broker.administration.deciding import answers, decided
-from broker.administration.definitions import (
-    IDENTITIES,
-    PAUSED_QUEUE,
-    VHOST_LIMITS,
-    Draft,
-    Key,
-    differing,
-    facts_of,
-    key_of,
-    keying_rows,
-    same_row,
-)
+from broker.administration.definitions import IDENTITIES, Draft, differing, facts_of, keying_rows
+from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import STEPS_AT_ONCE, clear_in_slices, run_in_slices
+from broker.administration.topology_entry import TOPOLOGY, Entry, declare, is_declared, remove, touch
 from broker.amqp.errors import ChannelError, NodeLost, ProtocolError
 from broker.core.auth.users import user_of
-from broker.core.definitions.document import (
-    BindingEntry,
-    Document,
-    ExchangeEntry,
-    QueueEntry,
-    Row,
-    row_of,
-    writing_document,
-)
+from broker.core.definitions.document import BindingEntry, Document, QueueEntry, Row, row_of, writing_document
 from broker.core.definitions.reading import BadDefinitions, NotStored, NotWritten, OutcomeUnknown
-from broker.core.names import Resource
-from broker.core.policy.policy_definition import keys_without_effect
 from broker.core.postponed import Postponed
-from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import default_type, ignored_default_type, with_default_type
-from broker.core.topology.equivalence import check_same_exchange, check_same_queue
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
-from broker.routing.exchange import Exchange
 
-Entry = ExchangeEntry | QueueEntry | BindingEntry
-
-TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
 MADE: Final = "made"  # the key of the vhosts that an import made
 ENTRIES_AT_ONCE: Final = 50
 WAIT_S: Final = 0.1  # the first pause between two attempts of an import; each is twice as long
@@ -65,57 +39,8 @@ WAIT_MAX_S: Final = 1.0
 WRITES: Final = 5  # attempts to store the end of an import on a disk that refuses it
 NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
 NOT_FOUND: Final = 404
-BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too, because they exist or may not be declared
 
 _log = get_logger()
-
-
-class ImportTally:
-    """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.
-
-    Shapes: `before` has the rows of `Administration.document()` as it was before the import.
-    """
-
-    def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
-        self._document = document
-        self._before = before
-        self.made: Counter[str] = Counter()
-        self.changed: Counter[str] = Counter()
-        self.present: Counter[str] = Counter()
-        self.without_effect: list[str] = []
-
-    def declared(self, part: str, *, new: bool) -> None:
-        """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
-        (self.made if new else self.present)[part] += 1
-
-    def restart(self, present: Counter[str]) -> None:
-        """Count the declared entries again."""
-        self.made, self.present = Counter(), present.copy()
-
-    def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
-        """Count the broker-wide entries, in steps of one, and name those without effect."""
-        for part in IDENTITIES:
-            for entry in getattr(self._document, part):
-                yield
-                key = key_of(*row_of(part, entry))
-                row, old = after.get(key), self._before.get(key)
-                if row is None:  # it was not stored
-                    named = ", ".join(key[1:])
-                    self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {named}")
-                elif old is None:
-                    self.made[part] += 1
-                else:
-                    (self.present if same_row(row, old) else self.changed)[part] += 1
-        self.without_effect += _without_effect(self._document)
-
-    def clear(self) -> None:
-        """Refer to no entry any more: their owner frees them in slices."""
-        self._document, self._before = Document(), {}
-
-    def fields(self) -> dict[str, Any]:
-        """Return the counts for the log and the command line."""
-        counts = {"made": self.made, "changed": self.changed, "present": self.present}
-        return {**{name: dict(count) for name, count in counts.items()}, "without_effect": self.without_effect}
 
 
 class DefinitionsImport:
@@ -285,7 +210,7 @@ class DefinitionsImport:
         for vhost, entry in reversed(self._undo):
             try:
                 if self._is_open(vhost):
-                    await decided(partial(_remove, vhost, entry))
+                    await decided(partial(remove, vhost, entry))
             except ProtocolError as error:
                 if self._is_open(vhost):
                     left.append(f"{entry}: {error}")
@@ -309,11 +234,11 @@ class DefinitionsImport:
             absent = self._absent[part] = []
             for number, entry in enumerate(getattr(self._document, part)):
                 vhost = vhosts.get(entry.vhost)
-                if vhost is not None and _is_there(vhost, entry):
+                if vhost is not None and is_declared(vhost, entry):
                     tally.declared(part, new=False)
                 else:
                     absent.append((number, entry))
-                    _touch(self._touched.setdefault(entry.vhost, Touched()), entry)
+                    touch(self._touched.setdefault(entry.vhost, Touched()), entry)
                 yield
 
     def _changing_definitions(self) -> Generator[None, None, bool]:
@@ -454,7 +379,7 @@ class DefinitionsImport:
                 for number, entry in waiting:
                     try:
                         vhost = vhost_of(entry.vhost)
-                        made = _declare(vhost, entry) or (part, number) in self._proposed
+                        made = declare(vhost, entry) or (part, number) in self._proposed
                         if made:
                             undo.append((vhost, entry))
                         if tally is not None:
@@ -503,22 +428,6 @@ class DefinitionsImport:
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 
-def _without_effect(document: Document) -> Iterator[str]:
-    """Yield the entries that are only kept and exported again, and those that are ignored."""
-    for parameter in document.parameters:
-        if parameter["component"] not in (PAUSED_QUEUE, VHOST_LIMITS):
-            yield "parameter {component} '{name}' in vhost '{vhost}'".format(**parameter)
-    for one in document.global_parameters:
-        yield f"global parameter '{one['name']}'"
-    for policy in document.policies:
-        keys = keys_without_effect(policy.get("value", policy)["definition"])
-        if keys:
-            kind = "operator policy" if "component" in policy else "policy"
-            yield f"{', '.join(keys)} of {kind} '{policy['name']}' in vhost '{policy['vhost']}'"
-    for name in document.unknown:
-        yield f"the list '{name}', which is not known here and is not kept"
-
-
 @contextmanager
 def _placed(place: str) -> Iterator[None]:
     """Name the place of an entry that is refused. Raises: BadDefinitions."""
@@ -535,85 +444,3 @@ def _place(part: str, number: int, entry: Any) -> str:
     if part == "policies":
         return f"operator policy '{entry['name']}'" if "component" in entry else f"{part}[{number}] '{entry['name']}'"
     return f"{part}[{number}]"
-
-
-def _touch(touched: Touched, entry: Entry) -> None:
-    """Add what an entry names."""
-    if isinstance(entry, ExchangeEntry):
-        touched.exchanges.add(entry.name)
-    elif isinstance(entry, QueueEntry):
-        touched.queues.add(entry.name)
-    else:
-        touched.add_binding(entry.source, entry.destination, to_exchange=entry.to_exchange)
-
-
-def _is_there(vhost: Vhost, entry: Entry) -> bool:
-    """Return whether a vhost has what an entry says, so that to declare it would do nothing."""
-    if isinstance(entry, BindingEntry):
-        return not entry.source or _is_bound(vhost, entry)
-    if not entry.name or entry.name.startswith(BROKERS_OWN):
-        return True
-    try:
-        if isinstance(entry, ExchangeEntry):
-            if (exchange := vhost.exchanges.get(entry.name)) is None:
-                return False
-            check_same_exchange(Resource("exchange", entry.vhost, entry.name), exchange, **_declaration(entry))
-        else:
-            queue = vhost.queues.get(entry.name)
-            if queue is None or queue.exclusive_owner is not None:
-                return False
-            check_same_queue(Resource("queue", entry.vhost, entry.name), queue, **_declaration(entry))
-    except ChannelError:  # the rehearsal refuses it in the words for clients
-        return False
-    return True
-
-
-def _declaration(entry: ExchangeEntry | QueueEntry) -> dict[str, Any]:
-    """Return the declaration of an exchange or a queue, without its name."""
-    flags = {"durable": entry.durable, "auto_delete": entry.auto_delete, "arguments": dict(entry.arguments)}
-    return flags | ({"type": entry.type, "internal": entry.internal} if isinstance(entry, ExchangeEntry) else {})
-
-
-def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
-    source = vhost.exchanges.get(entry.source)
-    if source is None:
-        return False
-    if entry.to_exchange:
-        destination: Exchange | Queue | None = vhost.exchanges.get(entry.destination)
-    else:
-        destination = vhost.queues.get(entry.destination)
-        if destination is not None and (destination.kept or destination.exclusive_owner is not None):
-            return False
-    return destination is not None and source.is_bound(destination, entry.routing_key, entry.arguments)
-
-
-def _declare(vhost: Vhost, entry: Entry) -> bool:
-    """Declare an entry, and return whether it was made now."""
-    if isinstance(entry, BindingEntry):
-        return _bind(vhost, entry)
-    if not entry.name or entry.name.startswith(BROKERS_OWN):
-        return False
-    declared = vhost.exchanges if isinstance(entry, ExchangeEntry) else vhost.queues
-    is_new = entry.name not in declared
-    declared.declare(entry.name, **_declaration(entry))
-    return is_new
-
-
-def _bind(vhost: Vhost, entry: BindingEntry) -> bool:
-    if not entry.source:  # the default exchange: each queue is bound to it by its name already
-        return False
-    bindings, before = vhost.bindings, vhost.bindings.live.count
-    ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
-    (bindings.bind_exchange if entry.to_exchange else bindings.bind)(*ends)
-    return bindings.live.count > before
-
-
-def _remove(vhost: Vhost, entry: Entry) -> None:
-    """Remove what an entry made."""
-    if isinstance(entry, ExchangeEntry):
-        vhost.exchanges.delete(entry.name)
-    elif isinstance(entry, QueueEntry):
-        vhost.queues.delete(entry.name, None)
-    else:
-        ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
-        (vhost.bindings.unbind_exchange if entry.to_exchange else vhost.bindings.unbind)(*ends)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker import __version__
-from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
+from broker.administration.definitions_import import DefinitionsImport
 from broker.administration.slices import clear_in_slices, run_in_slices
+from broker.administration.topology_entry import TOPOLOGY
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import reading_document
 from broker.core.vhost import Vhost
