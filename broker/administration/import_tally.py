@@ -12,9 +12,9 @@ from broker.core.policy.policy_definition import keys_without_effect
 
 
 class ImportTally:
-    """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.
+    """Counts the entries of an import by kind: `made` were missing, `changed` had other values, `present` were equal.
 
-    Shapes: `before` has the rows of `Administration.document()` as it was before the import.
+    Shapes: `before` has the rows of the stored definitions before the import, by their keys.
     """
 
     def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
@@ -26,23 +26,23 @@ class ImportTally:
         self.without_effect: list[str] = []
 
     def declared(self, part: str, *, new: bool) -> None:
-        """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
+        """Count an exchange, a queue or a binding; an existing one equals the entry, otherwise the entry is refused."""
         (self.made if new else self.present)[part] += 1
 
     def restart(self, present: Counter[str]) -> None:
-        """Count the declared entries again."""
+        """Start over with the entries that were present before anything was declared."""
         self.made, self.present = Counter(), present.copy()
 
     def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
-        """Count the broker-wide entries, in steps of one, and name those without effect."""
+        """Count the broker-wide entries, one per step, and list those without effect."""
         for part in IDENTITIES:
             for entry in getattr(self._document, part):
                 yield
                 key = key_of(*row_of(part, entry))
                 row, old = after.get(key), self._before.get(key)
                 if row is None:  # it was not stored
-                    named = ", ".join(key[1:])
-                    self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {named}")
+                    names = ", ".join(key[1:])
+                    self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {names}")
                 elif old is None:
                     self.made[part] += 1
                 else:
@@ -50,7 +50,7 @@ class ImportTally:
         self.without_effect += _without_effect(self._document)
 
     def clear(self) -> None:
-        """Refer to no entry any more: their owner frees them in slices."""
+        """Drop the references to all entries, which their owner frees in slices."""
         self._document, self._before = Document(), {}
 
     def fields(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ImportTally:
 
 
 def _without_effect(document: Document) -> Iterator[str]:
-    """Yield the entries that are only kept and exported again, and those that are ignored."""
+    """Yield the entries that are only stored and exported again, and those that are ignored."""
     for parameter in document.parameters:
         if parameter["component"] not in (PAUSED_QUEUE, VHOST_LIMITS):
             yield "parameter {component} '{name}' in vhost '{vhost}'".format(**parameter)

@@ -14,13 +14,13 @@ from broker.core.vhost import Vhost
 from broker.routing.exchange import Exchange
 
 TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
-BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too: they exist already or cannot be declared
+RESERVED_PREFIX: Final = "amq."  # RabbitMQ skips such entries too: they exist already or cannot be declared
 
 Entry = ExchangeEntry | QueueEntry | BindingEntry
 
 
 def touch(touched: Touched, entry: Entry) -> None:
-    """Add what an entry names."""
+    """Add the exchanges, queues and bindings that an entry names."""
     if isinstance(entry, ExchangeEntry):
         touched.exchanges.add(entry.name)
     elif isinstance(entry, QueueEntry):
@@ -30,10 +30,10 @@ def touch(touched: Touched, entry: Entry) -> None:
 
 
 def is_declared(vhost: Vhost, entry: Entry) -> bool:
-    """Return whether a vhost has what an entry says, so that to declare it would do nothing."""
+    """Return whether a vhost already has an entry with equal properties, so that declaring it would change nothing."""
     if isinstance(entry, BindingEntry):
         return not entry.source or _is_bound(vhost, entry)
-    if not entry.name or entry.name.startswith(BROKERS_OWN):
+    if not entry.name or entry.name.startswith(RESERVED_PREFIX):
         return True
     try:
         if isinstance(entry, ExchangeEntry):
@@ -45,7 +45,7 @@ def is_declared(vhost: Vhost, entry: Entry) -> bool:
             if queue is None or queue.exclusive_owner is not None:
                 return False
             check_same_queue(Resource("queue", entry.vhost, entry.name), queue, **_declaration(entry))
-    except ChannelError:  # the rehearsal refuses it in the words for clients
+    except ChannelError:  # the rehearsal refuses it with the error that a client gets
         return False
     return True
 
@@ -70,10 +70,10 @@ def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
 
 
 def declare(vhost: Vhost, entry: Entry) -> bool:
-    """Declare an entry, and return whether it was made now."""
+    """Declare an entry, and return whether it is new."""
     if isinstance(entry, BindingEntry):
         return _bind(vhost, entry)
-    if not entry.name or entry.name.startswith(BROKERS_OWN):
+    if not entry.name or entry.name.startswith(RESERVED_PREFIX):
         return False
     declared = vhost.exchanges if isinstance(entry, ExchangeEntry) else vhost.queues
     is_new = entry.name not in declared
@@ -82,7 +82,7 @@ def declare(vhost: Vhost, entry: Entry) -> bool:
 
 
 def _bind(vhost: Vhost, entry: BindingEntry) -> bool:
-    if not entry.source:  # the default exchange: each queue is bound to it by its name already
+    if not entry.source:  # the default exchange, to which every queue is bound
         return False
     bindings, before = vhost.bindings, vhost.bindings.live.count
     ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
@@ -91,7 +91,7 @@ def _bind(vhost: Vhost, entry: BindingEntry) -> bool:
 
 
 def remove(vhost: Vhost, entry: Entry) -> None:
-    """Remove what an entry made."""
+    """Delete the exchange, the queue or the binding of an entry."""
     if isinstance(entry, ExchangeEntry):
         vhost.exchanges.delete(entry.name)
     elif isinstance(entry, QueueEntry):
