@@ -103,7 +103,7 @@ class DialledCarrier(ClientEvents):
 
     def close(self, text: str) -> None:
         """End the link and tell the other end why."""
-        self.connection.fail(ConnectionLost(0, text), told=True)
+        self.connection.fail(ConnectionLost(0, text), notify=True)
 
     def _stop_timer(self) -> None:
         if self._late is not None:
