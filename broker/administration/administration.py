@@ -230,7 +230,7 @@ class Administration(Definitions):
         for number, name in enumerate(names):
             try:
                 await self._add(name)
-            except StoreFailed as failed:  # nothing is stored yet, so the broker goes on
+            except StoreFailed as failed:  # nothing is stored yet, so the broker continues
                 await self._delete_created(names[:number])
                 _log.error("definitions.not_written", reason=str(failed))
                 raise NotWritten(f"cannot create vhost '{name}': {failed}") from failed

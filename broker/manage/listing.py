@@ -70,7 +70,7 @@ class PageQuery:
     """The parameters of a list.
 
     Shapes: `page` is counted from 1, None for the whole list; `sort` is a dotted column split at its dots, empty for
-        the usual order.
+        the default order.
     """
 
     page: int | None

@@ -141,7 +141,7 @@ async def seals(call: Call) -> Response:
 
 
 def _visible(call: Call) -> Callable[[str, str], bool]:
-    """Return the function that tells whether a tap is requested and readable. Raises: ChannelError (403)."""
+    """Return a function that checks whether a tap is requested and readable. Raises: ChannelError (403)."""
     vhost, tap = call.query.get("vhost"), call.query.get("tap")
     if vhost is not None and tap is not None:
         check_tap(call.broker, call.user, vhost, tap)

@@ -114,7 +114,7 @@ def _has(layer: Any, path: Path) -> bool:
 
 
 def _suggestion(path: Path) -> str:
-    """Return the question whether a similar known key was meant; empty without one."""
+    """Return "did you mean" with the most similar known key; empty without one."""
     model: Any = Settings
     for part in path[:-1]:
         model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
@@ -138,8 +138,8 @@ def _range(path: Path) -> str:
 
 
 def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
-    """Return the question whether a similar known name was meant; empty without one. For a key without a section, the
-    first section in the file is suggested: a port is that of [server].
+    """Return "did you mean" with the most similar known name; empty without one. For a key without a section, the first
+    section in the file is suggested: a port is that of [server].
     """
     given_section, _, given_key = name.removeprefix(PREFIX).rpartition(delimiter)
     names = {other.removeprefix(PREFIX): other for other in known}
