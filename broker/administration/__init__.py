@@ -1,1 +1,1 @@
-"""Administration: vhosts, users, rights, policies and definitions, changed and stored while the broker runs."""
+"""Changes of vhosts, users, permissions, policies and definitions while the broker runs, and their storage."""

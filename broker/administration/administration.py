@@ -1,6 +1,6 @@
-"""The definitions in force, and their changes. A change is tried on a draft, stored, applied in memory, then answered;
-one change at a time. They are stored as a definitions document, so a start and an import read the same format. Brokers
-that share their definitions apply each other's changes as the difference between their own and the stored definitions.
+"""The definitions in force and their changes, one at a time: a change is tried on a draft, stored, applied in memory,
+then answered. They are stored as a definitions document, so a start and an import read the same format. A broker that
+shares its definitions with others applies their changes as the difference between its own and the stored definitions.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from broker.store.damage import StoreFailed
 from broker.tasks import Tasks
 from broker.vhosts.vhosts import Vhosts
 
-TELL_S: Final = 1.0  # between two reports of progress
-RETRY_S: Final = 1.0  # between two attempts to store edits that the disk has refused
+PROGRESS_INTERVAL_S: Final = 1.0
+RETRY_S: Final = 1.0  # between two attempts to store delayed edits
 
-Tell = Callable[[Mapping[str, Any]], None]
+ReportProgress = Callable[[Mapping[str, Any]], None]
 T = TypeVar("T")
 
 _log = get_logger()
@@ -46,10 +46,11 @@ _log = get_logger()
 class Administration(Definitions):
     """Keep the definitions in force and perform changes one at a time.
 
-    Raises: ValueError from each change that is refused, in RabbitMQ's words where it has some, with nothing changed;
-        NotStored, a ValueError, if it cannot be stored now; StoreFailed, which ends the broker, if a crash may undo it.
-    Invariant: a change that has begun is finished, even if its caller is cancelled; only `close` that is cancelled
-        cancels it. The definitions in force are those stored last, except while a change is applied.
+    Raises: ValueError from a change that is refused, with RabbitMQ's text if it has one; nothing is changed then.
+        NotStored, a ValueError, if a change cannot be stored now; StoreFailed, which ends the broker, if a crash may
+        undo it.
+    Invariant: a change that has begun is finished even if its caller is cancelled, unless `close` is cancelled, too.
+        The definitions in force are those stored last, except while a change is applied.
     """
 
     def __init__(
@@ -71,27 +72,26 @@ class Administration(Definitions):
         self.version = 0
         self._store = store
         self._close_connections = close_connections
-        vhosts.close_with(self._close_of)
+        vhosts.close_with(self._close_connections_of)
         self._fail = fail
-        self._lock = asyncio.Lock()  # of changes of this broker
-        self._applying = asyncio.Lock()  # of what is in force: others' changes are applied during a long import too
+        self._lock = asyncio.Lock()  # held during a change of this broker
+        self._applying = asyncio.Lock()  # held while definitions are applied; free between the steps of an import
         self._changes = Tasks.logged("definitions.failed")
-        self._delayed: list[Callable[[Draft], None]] = []  # edits that the next change makes first
-        self.closed = False  # the broker is about to stop, so that long work has to end
+        self._delayed: list[Callable[[Draft], None]] = []  # edits that precede the next change's own
+        self.closed = False  # the broker is stopping: long work must end
 
     def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings."""
         self.vhosts_max = settings.limits.vhosts_max
 
     # -- definitions in force -----------------------------------------------------------------------------------------
 
     @property
     def vhost_names(self) -> list[str]:
-        """The names of all vhosts, in order; some may be offline, also without an entry in the definitions."""
+        """The sorted names of all vhosts; offline ones may lack an entry in the definitions."""
         return sorted({*self.vhost_facts, *self.vhosts, *self.vhosts.offline})
 
     def policies(self, vhost: str) -> Policies:
-        """Return the policies of a vhost; if it is offline or does not exist, policies that apply to nothing."""
+        """Return the policies of a vhost; none if it is offline or does not exist."""
         found = self.vhosts.get(vhost)
         return Policies() if found is None else found.policies
 
@@ -120,13 +120,13 @@ class Administration(Definitions):
         elif key[1] == PAUSED_QUEUE:
             vhost.queues.set_paused(key[2], paused=key in self.parameters)
 
-    def _close_of(self, vhost: Vhost, reason: str) -> None:
+    def _close_connections_of(self, vhost: Vhost, reason: str) -> None:
         self._close_connections(lambda session: session.vhost is vhost, reason)
 
     # -- changes ------------------------------------------------------------------------------------------------------
 
     async def alone(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run some work while no other change of this broker runs, and return its result."""
+        """Run `work` while no other change of this broker runs, and return its result."""
         return await self._changes.finish(self._alone(work))
 
     async def _alone(self, work: Callable[[], Awaitable[T]]) -> T:
@@ -136,20 +136,20 @@ class Administration(Definitions):
             return await work()
 
     async def close(self) -> None:
-        """Refuse further changes, and wait until the last one is written; if this is cancelled, cancel them."""
+        """Refuse further changes and wait for those that run; if this is cancelled, cancel them."""
         self.closed = True
         await self._changes.ended()
 
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
-        """Store and apply the changes of `edit` to a draft, log the event, and return the result of `edit`. If it
-        returns a generator, the generator changes the draft in steps. Every broker then follows the change. A vhost
-        among the fields of the event must exist and not be offline.
+        """Call `edit` with a draft, store and apply the draft, log the event, and return the result of `edit` once all
+        brokers have applied the change. `edit` may return a generator, which changes the draft in steps. A vhost among
+        the fields of the event must exist and be online.
         """
         return await self._changes.finish(self._alone(lambda: self.store(edit, event, **fields)))
 
     async def store(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
-        """Perform a change as `change` does, within `alone`. A change begins once every broker follows the previous
-        one, so none of them can miss that a vhost was deleted and added again.
+        """Perform a change as `change` does; for callers within `alone`. A change begins once every broker has applied
+        the previous one, so none can miss that a vhost was deleted and added again.
         """
         while True:
             await self._store.settled(self.version)
@@ -165,19 +165,19 @@ class Administration(Definitions):
                 if (swept := await self._try(draft)) is not None:
                     self._delayed.clear()
                     break
-                await self._take_stored()  # another broker was first: `edit` decides again
+                await self._apply_stored()  # another broker was first: call `edit` again
         if event:
             _log.info(event, **fields)
         await self._store.settled(self.version, [name for name in swept if name in self.vhosts])
         return result
 
     def store_later(self, edit: Callable[[Draft], None]) -> None:
-        """Make an edit, which the disk has refused, with the next change that can be stored, and try to store it."""
+        """Add an edit that could not be stored to the next change, and retry until it is stored."""
         self._delayed.append(edit)
         self._changes.start(self._store_delayed())
 
     async def _store_delayed(self) -> None:
-        """Try to store the delayed edits until that succeeds; when the broker stops, once more."""
+        """Retry until the delayed edits are stored; when the broker stops, once more."""
         last = False
         while self._delayed and not last:
             await asyncio.sleep(RETRY_S)
@@ -190,24 +190,24 @@ class Administration(Definitions):
                         _log.error("definitions.not_undone", reason=str(error))
 
     async def _try(self, draft: Draft) -> set[str] | None:
-        """Store and apply a draft, and return the vhosts whose policies have changed, None if the stored definitions
-        differ from those in force.
+        """Store and apply a draft. Return the vhosts whose policies have changed; None if the stored definitions are
+        newer than those in force.
         """
         wanted = await run_in_slices(draft.storing())
         changes = await run_in_slices(differing(self.stored, wanted))
-        made = self._unmade(changes)
-        if made:
-            await self._make_vhosts(made)
+        created = self._missing_vhosts(changes)
+        if created:
+            await self._create_vhosts(created)
         try:
             version = await self._store.write(wanted, self.version)
         except (ValueError, TypeError):
-            await self._unmake(made)
+            await self._delete_created(created)
             raise
         except Exception as error:
             self._fail(error)  # the next start finds the old definitions or the new ones, which need the new vhosts
             raise
         if version is None:
-            await self._unmake(made)
+            await self._delete_created(created)
             return None
         return await self._apply_or_fail(version, wanted, changes)
 
@@ -220,18 +220,18 @@ class Administration(Definitions):
         if names and len(definitions.vhost_names) + len(names) > self.vhosts_max:
             raise ValueError(f"cannot create vhost '{names[-1]}': vhost limit of {self.vhosts_max} is reached")
 
-    def _unmade(self, changes: Changes) -> list[str]:
-        """Return the vhosts that must still be created."""
+    def _missing_vhosts(self, changes: Changes) -> list[str]:
+        """Return the vhosts that the changes require and that do not exist yet."""
         names = [key[1] for key, row in changes.items() if key[0] == "vhosts" and row is not None]
         return [name for name in names if name not in self.vhosts and not self.vhosts.is_down(name)]
 
-    async def _make_vhosts(self, names: list[str]) -> None:
-        """Create vhosts. Raises: NotWritten, having created none."""
+    async def _create_vhosts(self, names: list[str]) -> None:
+        """Create all of the vhosts or none. Raises: NotWritten."""
         for number, name in enumerate(names):
             try:
                 await self._add(name)
-            except StoreFailed as failed:  # nothing was promised yet, so the other vhosts continue to work
-                await self._unmake(names[:number])
+            except StoreFailed as failed:  # nothing is stored yet, so the broker continues
+                await self._delete_created(names[:number])
                 _log.error("definitions.not_written", reason=str(failed))
                 raise NotWritten(f"cannot create vhost '{name}': {failed}") from failed
 
@@ -239,7 +239,7 @@ class Administration(Definitions):
         await self.vhosts.add(name)
         _log.info("vhost.created", vhost=name)
 
-    async def _unmake(self, names: Iterable[str]) -> None:
+    async def _delete_created(self, names: Iterable[str]) -> None:
         for name in names:
             self._hide(name)
             await self._remove(name)
@@ -247,18 +247,19 @@ class Administration(Definitions):
     # -- applying -----------------------------------------------------------------------------------------------------
 
     async def open(self, version: int, stored: Mapping[str, Any]) -> None:
-        """Apply stored definitions at the start; their vhosts were opened."""
+        """Apply stored definitions at the start, after their vhosts were opened."""
         await self._apply(version, stored, await run_in_slices(differing(self.stored, stored)))
 
     async def follow(self, *, anew: bool = False) -> None:
-        """Apply definitions stored by another broker; with `anew`, even if the version is known. Raises: ValueError if
-        the stored definitions cannot be reached.
+        """Apply definitions stored by another broker; with `anew`, even if their version was applied before.
+
+        Raises: ValueError if the stored definitions cannot be reached.
         """
         async with self._applying:
-            await self._take_stored(anew=anew)
+            await self._apply_stored(anew=anew)
 
-    async def swept(self, *names: str, tell: Tell = lambda _progress: None) -> None:
-        """Wait until the policies of these vhosts, or of all, are applied; call `tell` with the progress."""
+    async def swept(self, *names: str, report: ReportProgress = lambda _progress: None) -> None:
+        """Wait until the policies of these vhosts, or of all, are applied to every queue and exchange."""
         for vhost in [self.vhosts[name] for name in names or self.vhosts if name in self.vhosts]:
             if not vhost.sweep.pending:
                 continue
@@ -266,13 +267,13 @@ class Administration(Definitions):
             total = len(vhost.sweep)
             vhost.sweep.follow(done.set)
             while not done.is_set():
-                total = max(total, len(vhost.sweep))  # the sweep may have begun again
-                tell({"step": "applying policies", "done": total - len(vhost.sweep), "total": total})
+                total = max(total, len(vhost.sweep))  # the sweep may have been restarted
+                report({"step": "applying policies", "done": total - len(vhost.sweep), "total": total})
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(TELL_S):
+                    async with asyncio.timeout(PROGRESS_INTERVAL_S):
                         await done.wait()
 
-    async def _take_stored(self, *, anew: bool = False) -> None:
+    async def _apply_stored(self, *, anew: bool = False) -> None:
         version, stored = await self._store.read()
         if stored is None or (version == self.version and not anew):
             return
@@ -289,18 +290,16 @@ class Administration(Definitions):
             raise
 
     async def _apply(self, version: int, stored: Mapping[str, Any], changes: Changes) -> set[str]:
-        """Apply the differences between the stored definitions and those in force. Return the vhosts whose policies
-        have changed.
-        """
+        """Apply the changes that lead to the stored definitions, and return the vhosts whose policies have changed."""
         for part, name in [(key[0], key[1]) for key, row in changes.items() if row is None]:
             if part == "vhosts":
                 self._hide(name)
                 await self._remove(name)
                 _log.info("vhost.deleted", vhost=name)
-        for name in self._unmade(changes):
+        for name in self._missing_vhosts(changes):
             await self._add(name)
         swept: dict[str, Vhost] = {}
-        await run_in_slices(self._putting(changes, swept))
+        await run_in_slices(self._applying_rows(changes, swept))
         for vhost in swept.values():
             vhost.policies.changed()
         self.stored = stored
@@ -308,8 +307,8 @@ class Administration(Definitions):
         self.version = version
         return set(swept)
 
-    def _putting(self, changes: Changes, swept: dict[str, Vhost]) -> Generator[None, None, None]:
-        """Put rows, one per step, and record the vhosts whose policies have changed."""
+    def _applying_rows(self, changes: Changes, swept: dict[str, Vhost]) -> Generator[None, None, None]:
+        """Apply changed rows, one per step, and add the vhosts whose policies have changed to `swept`."""
         for key, row in changes.items():
             self.put_row(key, row)
             if key[1] in self.vhosts and (key[0] == "policies" or key[2:3] == (OPERATOR_POLICY,)):
@@ -319,11 +318,11 @@ class Administration(Definitions):
     def _hide(self, name: str) -> None:
         """Close the connections of a vhost and drop its definitions; its engine and files still exist."""
         if self.vhosts.offline.pop(name, None) is None:
-            self._close_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
+            self._close_connections_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
         self.vhost_facts.pop(name, None)
 
     async def _remove(self, name: str) -> None:
-        """End the engine of a vhost and remove its files. Raises: StoreFailed, which ends the broker."""
+        """Stop the engine of a vhost and remove its files. Raises: StoreFailed, which ends the broker."""
         try:
             await self.vhosts.remove(name)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Backups: copy the data folder of the running broker, one copy at a time, while clients are served."""
+"""Backups: copies of the data folder while the broker serves clients, one at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.taps.taps import Taps
 from broker.tasks import Tasks, uncancelled
 
 _log = get_logger()
-REPEAT_S: Final = 5.0
+PROGRESS_REPEAT_S: Final = 5.0
 T = TypeVar("T")
 
 
@@ -31,42 +31,42 @@ class Backups:
         self._taps = taps
         self._busy = False
 
-    async def take(self, target: Path, told: Callable[[str, int, int], None]) -> dict[str, int]:
+    async def take(self, target: Path, report: Callable[[str, int, int], None]) -> dict[str, int]:
         """Create a consistent copy of the data folder in a new or empty folder; return its files and bytes.
 
-        It contains everything confirmed before. `told` is called in each step with the amount done and the total. A
-        backup that fails leaves a target that no broker opens. Raises: ValueError if it is not possible.
+        It contains everything confirmed before. `report` is called with each step, the amount done and the total. No
+        broker opens the target of a failed backup. Raises: ValueError if the backup is not possible or fails.
         """
         if self._busy:
             raise ValueError("a backup is already running")
         self._busy = True
         backup = Backup(self._folder.files, self._folder.path, target)
         loop = asyncio.get_running_loop()
-        so_far = ("gathered vhosts", 0, 0)
+        progress = ("gathered vhosts", 0, 0)
 
-        def tell(step: str, done: int, total: int) -> None:
-            nonlocal so_far
-            so_far = (step, done, total)
-            told(*so_far)
+        def advance(step: str, done: int, total: int) -> None:
+            nonlocal progress
+            progress = (step, done, total)
+            report(*progress)
 
         def copied(done: int, total: int) -> None:
-            loop.call_soon_threadsafe(tell, "copied bytes", done, total)
+            loop.call_soon_threadsafe(advance, "copied bytes", done, total)
 
         async def repeat() -> None:
-            """Repeat the last progress: the caller's timeout is shorter than the copy of a large file."""
+            """Repeat the last progress, because copying a large file takes longer than the caller's timeout."""
             while True:
-                await asyncio.sleep(REPEAT_S)
-                told(*so_far)
+                await asyncio.sleep(PROGRESS_REPEAT_S)
+                report(*progress)
 
         repeating = Tasks.logged("backup.progress_failed")
         repeating.start(repeat())
         try:
             await asyncio.to_thread(self._begin, backup, target)
             _log.info("backup.started", target=str(target))
-            await uncancelled(self._administration.alone(partial(self._gather, backup, tell)), backup.stop)
+            await uncancelled(self._administration.alone(partial(self._gather, backup, advance)), backup.stop)
             files, size_bytes = await uncancelled(asyncio.to_thread(backup.copy, copied), backup.stop)
         except (StoreFailed, BackupStopped) as error:
-            self._check()
+            self._raise_failure()
             reason = str(error) or "the broker is stopping"
             _log.error("backup.failed", target=str(target), reason=reason)
             raise ValueError(f"the backup failed: {reason}; the copy in {target} is unfinished") from error
@@ -91,15 +91,15 @@ class Backups:
             raise ValueError(f"{target}: not empty; a backup needs a folder of its own")
         backup.begin()
 
-    async def _gather(self, backup: Backup, told: Callable[[str, int, int], None]) -> None:
-        """Link the files for the copy, while no user, permission or vhost changes: the logs first, then the slot files.
+    async def _gather(self, backup: Backup, report: Callable[[str, int, int], None]) -> None:
+        """Link the files to copy, while no user, permission or vhost changes: first the logs, then the slot files.
 
-        A tap's message that moves from its log into a slot file meanwhile is in both, and a start settles it.
+        A message that a tap moves to a slot file meanwhile is in both, and a start from the backup settles it.
         """
         engines = [self._administration.vhosts.engines[name] for name in sorted(self._administration.vhosts)]
         for done, engine in enumerate(engines):
             await engine.frozen(partial(_gather_store, backup, engine))
-            told("gathered vhosts", done + 1, len(engines))
+            report("gathered vhosts", done + 1, len(engines))
         names = {folder_name(engine.vhost.name) for engine in engines}
         await asyncio.to_thread(backup.gather_others, names)
         await self._taps.frozen(
@@ -107,8 +107,8 @@ class Backups:
         )
         await asyncio.to_thread(backup.gather_settings)
 
-    def _check(self) -> None:
-        """Raise the error that ended the broker, if one did: it matters more than a failed backup."""
+    def _raise_failure(self) -> None:
+        """Raise the error that ended the broker, if there is one: it matters more than a failed backup."""
         for engine in self._administration.vhosts.engines.values():
             engine.committer.check()
 
@@ -121,4 +121,4 @@ def _clean(backup: Backup) -> None:
     try:
         backup.clean()
     except StoreFailed as error:
-        _log.warning("backup.not_cleaned", reason=str(error))  # the next start removes it
+        _log.warning("backup.not_cleaned", reason=str(error))  # the next start removes the files

@@ -1,4 +1,4 @@
-"""Wait for the postponements of topology changes: in a cluster every node has to apply a change first."""
+"""Waits for postponed topology changes: in a cluster, every node applies a change before it is answered."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from broker.core.postponed import NODE_LOST, Postponed
 from broker.core.queue.queue import Queue
 
 COUNT_TIMEOUT_S = 2.0
-COUNTED_AT_ONCE = 1000  # queues that are asked between two turns of the loop
+COUNTED_AT_ONCE = 1000  # queues between two turns of the loop
 
 T = TypeVar("T")
 
 
 async def decided(act: Callable[[], T]) -> T:
-    """Return the result of an act, which runs again after each postponement."""
+    """Call `act` again after each postponement, and return its result."""
     while True:
         try:
             return act()
@@ -29,7 +29,7 @@ async def decided(act: Callable[[], T]) -> T:
 
 
 async def count_all(queues: Collection[Queue]) -> None:
-    """Make `counts` of each queue include all nodes, or only this node if it is lost, or PostgreSQL does not answer."""
+    """Make `counts` of each queue include all nodes; only this one if it is lost or PostgreSQL does not answer."""
     asked: dict[Queue, Postponed] = {}
     async for queue in in_slices(queues, COUNTED_AT_ONCE):
         try:
@@ -47,7 +47,7 @@ async def count_all(queues: Collection[Queue]) -> None:
 
 
 async def answers(postponed: Iterable[Postponed]) -> None:
-    """Wait for the answers to all postponements, which are asked for at once.
+    """Request all postponed decisions at once, and wait for the answers.
 
     Raises: ChannelError 406 if one is refused; NodeLost.
     """

@@ -37,7 +37,7 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
 """The fields that identify an entry, in a document and in the stored definitions."""
 
 Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
-Changes = Mapping[Key, Row | None]  # the new row of each entry that differs, None where there is none any more
+Changes = Mapping[Key, Row | None]  # the new row of each changed entry, None for a removed one
 ParameterKey = tuple[str, str, str]  # vhost, component, name
 
 
@@ -45,7 +45,7 @@ _log = get_logger()
 
 
 class DefinitionsStore(Protocol):
-    """The stored definitions, with a version that grows with each change; 0 while none were stored."""
+    """The stored definitions, with a version that grows with each change; 0 while none are stored."""
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
         """Return the version and the definitions.
@@ -59,9 +59,9 @@ class DefinitionsStore(Protocol):
         """
 
     async def settled(self, version: int, swept: Collection[str] = (), /) -> None:
-        """Return when every broker that shares the definitions follows a version, which this one does.
+        """Return once every broker that shares the definitions has applied this version, as this one has.
 
-        With it the policies of some vhosts have changed, whose queues have been `swept` then. Raises: ValueError.
+        Shapes: `swept` are the vhosts whose policies the version changes. Raises: ValueError.
         """
 
 
@@ -71,10 +71,10 @@ class LocalDefinitions:
     def __init__(self, files: Files, folder: Path) -> None:
         self._folder = folder
         self._file = DefinitionsFile(files, folder)
-        self._refusal = ""  # the reason that was logged since the last write
+        self._refusal = ""  # the last logged reason, empty after a successful write
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
-        """Return 1 and the definitions of the file. *Blocking*, for the start."""
+        """Return the definitions of the file and version 1, or 0 without a file. *Blocking*, for the start."""
         found = self._file.read()
         return int(found is not None), found
 
@@ -85,7 +85,7 @@ class LocalDefinitions:
         try:
             await asyncio.to_thread(self._file.write, definitions)
         except StoreFailed as failed:
-            if failed.path == self._folder:  # the new file has its name, which may not be on disk
+            if failed.path == self._folder:  # the file was renamed, but perhaps not on disk
                 raise
             if self._refusal != (reason := str(failed)):
                 self._refusal = reason
@@ -99,9 +99,9 @@ class LocalDefinitions:
 
 
 class Definitions(ABC):
-    """The definitions of a broker: those in force, or a draft of them.
+    """The definitions of a broker: those in force, or a draft.
 
-    Shapes: `stored` is the document that was stored last, by its parts.
+    Shapes: `stored` is the last stored document, by part.
     """
 
     _users: Users
@@ -120,23 +120,21 @@ class Definitions(ABC):
 
     @property
     def permissions(self) -> Permissions:
-        """The permissions of the users."""
         return self._permissions
 
     @property
     def vhost_names(self) -> list[str]:
-        """The names of all vhosts, in order; some may be offline."""
+        """The sorted names of all vhosts, including offline ones."""
         return sorted(self.vhost_facts)
 
     @abstractmethod
     def policies(self, vhost: str) -> Policies:
-        """Return the policies of a vhost; if it is offline or does not exist, policies that apply to nothing."""
+        """Return the policies of a vhost; none if it is offline or does not exist."""
 
     def vhost_limits(self, name: str) -> dict[str, int]:
         return dict(self.parameters.get(limits_key(name)) or {})
 
     def vhost_fields(self, name: str) -> dict[str, Any]:
-        """Return the entry of a vhost in the definitions."""
         fields = {"name": name, **self.vhost_facts.get(name, {})}
         limits = self.vhost_limits(name)
         return {**fields, "limits": limits or []} if limits or "limits" in fields else fields  # [] as in RabbitMQ
@@ -148,13 +146,12 @@ class Definitions(ABC):
         self.parameters[key] = value
 
     def drop_parameter(self, key: ParameterKey) -> None:
-        """Remove a parameter of a vhost, if it is set."""
         self.parameters.pop(key, None)
 
     def put_row(self, key: Key, row: Row | None) -> None:
-        """Set one definition, or remove it without a row; policies apply after `Policies.changed`.
+        """Set an entry, or remove it if `row` is None; policies take effect with `Policies.changed`.
 
-        Rights of users of the settings are checked and ignored: these may do everything. Raises: ValueError.
+        Permissions of users of the settings are checked and ignored: these users may do everything. Raises: ValueError.
         """
         part, *names = key
         if part == "policies" or names[1:2] == [OPERATOR_POLICY]:
@@ -191,12 +188,12 @@ class Definitions(ABC):
                 self.global_parameters[names[0]] = row["value"]
 
     def document(self) -> dict[str, list[Row]]:
-        """Return everything that is stored as a definitions document, whose lists are the caller's."""
+        """Return the stored definitions as a document with new lists."""
         return {part: list(self.stored.get(part, ())) for part in IDENTITIES}
 
 
 def _check_right(part: str, row: Row | None) -> None:
-    """Check the expressions of a right that has no effect. Raises: ValueError."""
+    """Check the patterns of a permission that has no effect. Raises: ValueError."""
     if row is not None and part == "permissions":
         patterns(row["configure"], row["write"], row["read"])
     elif row is not None:
@@ -204,12 +201,12 @@ def _check_right(part: str, row: Row | None) -> None:
 
 
 class Draft(Definitions):
-    """The definitions with a change: edits do not affect those in force.
+    """A copy of the definitions, whose changes do not affect those in force.
 
-    A change is tried on a draft, stored, and only then applied. When another broker has stored a change meanwhile, it
-    is tried again on a draft of the newer definitions.
+    A change is tried on a draft, stored, and only then applied. If another broker stores a change meanwhile, it is
+    tried again on a draft of the newer definitions.
     Raises: ValueError from each method that refuses a change.
-    Cost: what an edit asks for is copied then, and only that part of the document is made again.
+    Cost: a part is copied when an edit first uses it, and only copied parts are encoded again.
     """
 
     def __init__(self, source: Definitions, offline: Mapping[str, str]) -> None:
@@ -227,13 +224,11 @@ class Draft(Definitions):
 
     @property
     def users(self) -> Users:
-        """The users, copied."""
         self._copy_users()
         return self._users
 
     @property
     def permissions(self) -> Permissions:
-        """The permissions, copied with their users."""
         self._copy_users()
         return self._permissions
 
@@ -244,15 +239,13 @@ class Draft(Definitions):
             self._permissions = self._source.permissions.copy(self._users)
 
     def begin_import(self, document: dict[str, Any]) -> None:
-        """Write down a document that is being applied: after a crash the next start finishes it."""
+        """Record a document that is being applied: after a crash the next start finishes it."""
         self.importing = document
 
     def end_import(self) -> None:
-        """Clear the record of the document that was being applied."""
         self.importing = None
 
     def policies(self, vhost: str) -> Policies:
-        """Return the policies of a vhost, copied."""
         if vhost not in self._policies:
             self._policies[vhost] = self._source.policies(vhost).copy()
         return self._policies[vhost]
@@ -273,7 +266,7 @@ class Draft(Definitions):
         self.set_facts(name, facts)
 
     def drop_vhost(self, name: str) -> None:
-        """Remove a vhost with everything that belongs to it."""
+        """Remove a vhost with its policies, permissions and parameters."""
         del self.vhost_facts[name]
         self._has_own_vhosts = True
         self._policies[name] = Policies()
@@ -282,7 +275,7 @@ class Draft(Definitions):
             self.drop_parameter(key)
 
     def set_parameter(self, key: ParameterKey, value: Any) -> None:
-        """Set a parameter of a vhost, whose limits are checked."""
+        """Set a parameter of a vhost; its limits are checked."""
         if key[1] == VHOST_LIMITS:
             if key != limits_key(key[0]):
                 raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
@@ -291,19 +284,18 @@ class Draft(Definitions):
         super().set_parameter(key, value)
 
     def drop_parameter(self, key: ParameterKey) -> None:
-        """Remove a parameter of a vhost, if it is set."""
         self._has_own_vhosts = True
         super().drop_parameter(key)
 
     def put_entry(self, part: str, row: Row) -> None:
-        """Set one definition of a document. Limits of a user that it does not name stay, as in RabbitMQ."""
+        """Set an entry of a document. As in RabbitMQ, a user keeps limits that the entry does not name."""
         known = self.users.get(row["name"]) if part == "users" else None
         if known is not None:
             row = {**row, "limits": {**known.limits.to_json(), **row["limits"]}}
         self.put_row(key_of(part, row), row)
 
     def storing(self) -> Generator[None, None, dict[str, Any]]:
-        """Return the stored form, in steps of one entry: the document, and the running import."""
+        """Return the form to store, in steps of one entry: the document, and an import in progress."""
         wanted = {**self.stored, IMPORTING: self.importing}
         if self.importing is None:
             del wanted[IMPORTING]
@@ -311,7 +303,7 @@ class Draft(Definitions):
             wanted["users"] = yield from self._users.writing()
             wanted["permissions"] = yield from self._permissions.writing()
             wanted["topic_permissions"] = yield from self._permissions.topics.writing()
-            self._users.listeners.clear()  # the copies have served, and hold each other by it
+            self._users.listeners.clear()  # breaks the reference cycle of the two copies
         if self._has_own_vhosts:
             vhosts = wanted["vhosts"] = []
             for name in self.vhost_names:
@@ -329,7 +321,7 @@ class Draft(Definitions):
         return wanted
 
     def _ranking(self, rows: Iterable[Row], *, operator: bool) -> Generator[None, None, list[Row]]:
-        """Return the rows of all policies by vhost and rank; new ones where this draft has policies of a vhost."""
+        """Return the rows of all policies by vhost and rank, encoded again for vhosts with policies of this draft."""
         found = [row for row in rows if row["vhost"] not in self._policies]
         for vhost, policies in self._policies.items():
             for policy in policies.list(operator=operator):
@@ -345,7 +337,7 @@ def facts_of(row: Row) -> Row:
 
 
 def limits_key(vhost: str) -> ParameterKey:
-    """Return the key of the parameter that holds a vhost's limits. Source: RabbitMQ, rabbit_vhost_limit."""
+    """Return the key of the parameter with a vhost's limits. Source: RabbitMQ, rabbit_vhost_limit."""
     return vhost, VHOST_LIMITS, "limits"
 
 
@@ -370,11 +362,11 @@ def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, 
 
 
 def differing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> Generator[None, None, Changes]:
-    """Return the new and the other rows of a document, None for those that it lacks; in steps of one row."""
-    others = {part: rows for part, rows in wanted.items() if rows is not known.get(part)}
-    old = yield from keying_rows({part: known.get(part, ()) for part in others})
+    """Return the rows that `wanted` adds or changes, and None for those that it removes; in steps of one row."""
+    rebuilt = {part: rows for part, rows in wanted.items() if rows is not known.get(part)}
+    old = yield from keying_rows({part: known.get(part, ()) for part in rebuilt})
     changes: dict[Key, Row | None] = {}
-    for key, row in (yield from keying_rows(others)).items():
+    for key, row in (yield from keying_rows(rebuilt)).items():
         if not same_row(old.pop(key, None), row):
             changes[key] = row
         yield
@@ -382,10 +374,7 @@ def differing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> Generator[
 
 
 def same_row(one: Any, other: Any) -> bool:
-    """Return whether two rows are the same in JSON, where 1 is neither true nor 1.0.
-
-    Most rows are written identically, which is cheaper to check.
-    """
+    """Return whether two rows are equal in JSON, where 1 is neither true nor 1.0; equal texts are cheaper to check."""
     if one != other:
         return False
     return repr(one) == repr(other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

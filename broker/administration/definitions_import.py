@@ -1,121 +1,46 @@
-"""Import a definitions document into the running broker: all of it, or nothing.
+"""Imports a definitions document into the running broker, as a whole or not at all.
 
 First the document is compared with the broker. Existing entries are skipped, even if a client deletes them during the
-import. The rest is rehearsed: its exchanges, queues and bindings are declared in copies of their vhosts by the code
-that serves clients. It is applied only if nothing was refused. After a crash during this, the next start finishes it.
-All of this runs in slices, between which the loop turns.
+import. The others are rehearsed: exchanges, queues and bindings are declared in copies of their vhosts by the code that
+serves clients. They are applied only if none was refused. After a crash meanwhile, the next start finishes the import.
+All steps run in slices, between which the loop serves clients.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import islice
 from typing import Any, Final
 
-from broker.administration.administration import Administration, Tell
+from broker.administration.administration import Administration, ReportProgress
 from broker.administration.deciding import answers, decided
-from broker.administration.definitions import (
-    IDENTITIES,
-    PAUSED_QUEUE,
-    VHOST_LIMITS,
-    Draft,
-    Key,
-    differing,
-    facts_of,
-    key_of,
-    keying_rows,
-    same_row,
-)
+from broker.administration.definitions import IDENTITIES, Draft, differing, facts_of, keying_rows
+from broker.administration.import_tally import ImportTally
 from broker.administration.rehearsal import Rehearsal, Touched
 from broker.administration.slices import STEPS_AT_ONCE, clear_in_slices, run_in_slices
+from broker.administration.topology_entry import TOPOLOGY, Entry, declare, is_declared, remove, touch
 from broker.amqp.errors import ChannelError, NodeLost, ProtocolError
 from broker.core.auth.users import user_of
-from broker.core.definitions.document import (
-    BindingEntry,
-    Document,
-    ExchangeEntry,
-    QueueEntry,
-    Row,
-    row_of,
-    writing_document,
-)
+from broker.core.definitions.document import BindingEntry, Document, QueueEntry, Row, row_of, writing_document
 from broker.core.definitions.reading import BadDefinitions, NotStored, NotWritten, OutcomeUnknown
-from broker.core.names import Resource
-from broker.core.policy.policy_definition import keys_without_effect
 from broker.core.postponed import Postponed
-from broker.core.queue.queue import Queue
 from broker.core.queue.queue_arguments import default_type, ignored_default_type, with_default_type
-from broker.core.topology.equivalence import check_same_exchange, check_same_queue
 from broker.core.vhost import Vhost
 from broker.event_log import get_logger
-from broker.routing.exchange import Exchange
 
-Entry = ExchangeEntry | QueueEntry | BindingEntry
-
-TOPOLOGY: Final = ("exchanges", "queues", "bindings")  # in the order of their dependencies
-MADE: Final = "made"  # the key of the vhosts that an import made
+CREATED: Final = "made"  # the key of the vhosts that an import in progress created
 ENTRIES_AT_ONCE: Final = 50
-WAIT_S: Final = 0.1  # the first pause between two attempts of an import; each is twice as long
-WAIT_MAX_S: Final = 1.0
+RETRY_S: Final = 0.1  # the first pause between two attempts of an import; each is twice as long
+RETRY_MAX_S: Final = 1.0
 WRITES: Final = 5  # attempts to store the end of an import on a disk that refuses it
-NAMED_MAX: Final = 100  # entries without effect that the log names; the command names all
+NAMED_MAX: Final = 100  # entries in a log event; the command shows all
 NOT_FOUND: Final = 404
-BROKERS_OWN: Final = "amq."  # RabbitMQ skips such entries too, because they exist or may not be declared
 
 _log = get_logger()
-
-
-class ImportTally:
-    """Counts of entries by kind: ``made`` were missing, ``changed`` had other values, ``present`` were the same.
-
-    Shapes: `before` has the rows of `Administration.document()` as it was before the import.
-    """
-
-    def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
-        self._document = document
-        self._before = before
-        self.made: Counter[str] = Counter()
-        self.changed: Counter[str] = Counter()
-        self.present: Counter[str] = Counter()
-        self.without_effect: list[str] = []
-
-    def declared(self, part: str, *, new: bool) -> None:
-        """Count an exchange, a queue or a binding; one that exists equals the document's, or it was refused."""
-        (self.made if new else self.present)[part] += 1
-
-    def restart(self, present: Counter[str]) -> None:
-        """Count the declared entries again."""
-        self.made, self.present = Counter(), present.copy()
-
-    def comparing(self, after: Mapping[Key, Any]) -> Generator[None, None, None]:
-        """Count the broker-wide entries, in steps of one, and name those without effect."""
-        for part in IDENTITIES:
-            for entry in getattr(self._document, part):
-                yield
-                key = key_of(*row_of(part, entry))
-                row, old = after.get(key), self._before.get(key)
-                if row is None:  # it was not stored
-                    named = ", ".join(key[1:])
-                    self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {named}")
-                elif old is None:
-                    self.made[part] += 1
-                else:
-                    (self.present if same_row(row, old) else self.changed)[part] += 1
-        self.without_effect += _without_effect(self._document)
-
-    def clear(self) -> None:
-        """Refer to no entry any more: their owner frees them in slices."""
-        self._document, self._before = Document(), {}
-
-    def fields(self) -> dict[str, Any]:
-        """Return the counts for the log and the command line."""
-        counts = {"made": self.made, "changed": self.changed, "present": self.present}
-        return {**{name: dict(count) for name, count in counts.items()}, "without_effect": self.without_effect}
 
 
 class DefinitionsImport:
@@ -129,43 +54,43 @@ class DefinitionsImport:
         document: Document,
         administration: Administration,
         rehearse: Rehearsal,
-        tell: Tell,
+        report: ReportProgress,
         *,
         skip_refused: bool = False,
-        made: Iterable[str] = (),
+        created: Iterable[str] = (),
         at_start: bool = False,
     ) -> None:
-        """`skip_refused` skips exchanges, queues and bindings that are refused, instead of refusing the document.
+        """`skip_refused` skips refused exchanges, queues and bindings instead of refusing the document.
 
-        `made` are the vhosts that this import made before a crash interrupted it. With `at_start` an unknown outcome
-        and a full disk end the start; the next one finishes the import.
+        `created` are the vhosts that this import created before a crash interrupted it. With `at_start`, an unknown
+        outcome or a full disk fails the start; the next start finishes the import.
         """
         self._document = document
         self._administration = administration
         self._rehearse = rehearse
-        self._tell = tell
+        self._report = report
         self._draft = Draft(administration, administration.vhosts.offline)
         self._undo: list[tuple[Vhost, Entry]] = []
         self._skip_refused = skip_refused
-        self._made = list(made)
+        self._created = list(created)
         self._at_start = at_start
         self._refused: dict[tuple[str, int], str] = {}
-        self._proposed: set[tuple[str, int]] = set()  # entries that every broker of a cluster has to make
+        self._proposed: set[tuple[str, int]] = set()  # entries that every node of a cluster has to declare
         self.skipped: list[str] = []
         self._tally: ImportTally | None = None
         self._absent: dict[str, list[tuple[int, Entry]]] = {}
         self._touched: dict[str, Touched] = {}
-        self._named: set[str] = set()  # vhosts
-        self._wait_s = WAIT_S
-        self._reasons: set[str] = set()  # of waiting, as logged
+        self._vhost_names: set[str] = set()  # all that the document refers to
+        self._retry_s = RETRY_S
+        self._logged_reasons: set[str] = set()  # for repeating an attempt
 
     async def run(self) -> dict[str, int]:
-        """Apply the document and return how many entries of each kind it has, once all of it is on disk.
+        """Apply the document, and return the number of its entries by kind once all of them are on disk.
 
-        ``skipped`` then names the skipped entries, and `outcome` counts the others.
+        `skipped` then lists the skipped entries, and `outcome` counts the others.
         """
         try:
-            changed = await self._administration.alone(self._take)
+            changed = await self._administration.alone(self._import)
             document = self._document
             counts = {name: len(getattr(document, name)) for name in document.__slots__ if name != "unknown"}
         finally:
@@ -187,19 +112,19 @@ class DefinitionsImport:
 
     def outcome(self) -> dict[str, Any]:
         """Return the numbers of created, changed and present entries, and the names of those without effect."""
-        assert self._tally is not None, "ask after the import"
+        assert self._tally is not None, "the import has not run"
         return self._tally.fields()
 
-    async def _take(self) -> bool:
-        """Import the document, and return whether anything had to be done."""
-        self._document = replace(self._document, queues=tuple(await run_in_slices(self._typing_queues())))
+    async def _import(self) -> bool:
+        """Import the document, and return whether it changed anything."""
+        self._document = replace(self._document, queues=tuple(await run_in_slices(self._queues_with_types())))
         await self._check()
         administration = self._administration
         self._tally = ImportTally(self._document, await run_in_slices(keying_rows(administration.stored)))
-        await run_in_slices(self._comparing(self._tally))
+        await run_in_slices(self._finding_absent(self._tally))
         changed = any(self._absent.values()) or await run_in_slices(self._changing_definitions())
         if changed:
-            await self._rehearsed()
+            await self._rehearse_absent()
             await self._apply(self._tally)
         reasons = enumerate(map(ignored_default_type, self._document.vhosts))
         ignored = [f"vhosts[{number}]: {reason}" for number, reason in reasons if reason is not None]
@@ -209,27 +134,27 @@ class DefinitionsImport:
 
     async def _apply(self, tally: ImportTally) -> None:
         administration = self._administration
-        written = await run_in_slices(writing_document(await run_in_slices(self._keeping())))
+        written = await run_in_slices(writing_document(await run_in_slices(self._trimming())))
         version, present, is_unknown = administration.version, tally.present.copy(), False
         while True:
             try:
                 await administration.store(partial(self._begin, written))
                 await self._finish_applying(tally)
                 break
-            except (NodeLost, NotStored) as error:  # if it has begun, a start would repeat it, perhaps much later
+            except (NodeLost, NotStored) as error:  # repeated now, as otherwise the next start would
                 is_unknown = is_unknown or (isinstance(error, OutcomeUnknown) and not self._at_start)
-                ends = isinstance(error, NotWritten) or administration.closed
-                if ends or (administration.version == version and not is_unknown):
+                is_final = isinstance(error, NotWritten) or administration.closed
+                if is_final or (administration.version == version and not is_unknown):
                     raise
-                await self._wait(error)
+                await self._pause(error)
                 self._undo.clear()
                 tally.restart(present)
         await clear_in_slices(*[rows for rows in written.values() if isinstance(rows, list)])
 
     async def _finish_applying(self, tally: ImportTally) -> None:
-        """Declare everything that is absent, and store the rest; undo it if anything is refused, as when another broker
-        has deleted a vhost or a user meanwhile, or the disk is full. Raises: NodeLost and NotStored; it may run again
-        when the node has joined its cluster again, but not after NotWritten.
+        """Declare the absent entries and store the broker-wide ones. Undo everything if the disk is full or an
+        entry is refused, because another broker has deleted its vhost or user, for instance. Raises: NodeLost and
+        NotStored; it can be repeated once the node has joined its cluster again, but not after NotWritten.
         """
         administration = self._administration
         try:
@@ -237,87 +162,87 @@ class DefinitionsImport:
             await administration.vhosts.drain()
             await self._store_end()
         except (BadDefinitions, ProtocolError, ValueError) as error:
-            if isinstance(error, NotStored) and (self._ends or not isinstance(error, NotWritten)):
+            if isinstance(error, NotStored) and (self._cannot_retry or not isinstance(error, NotWritten)):
                 raise
             await self._undo_all()
-            await administration.vhosts.drain()  # refused changes must not come back after a restart
+            await administration.vhosts.drain()  # refused changes must not reappear after a restart
             await self._store_undone()
             raise
 
     async def _store_end(self) -> None:
-        """Store the end of the import; try again for a while if the disk refuses it. Raises: NotWritten."""
-        for left in reversed(range(WRITES)):
+        """Store the end of the import; retry if the disk refuses it. Raises: NotWritten, OutcomeUnknown."""
+        for attempts_left in reversed(range(WRITES)):
             try:
                 await self._administration.store(self._finish)
                 return
             except NotWritten as error:
                 if self._administration.closed and not self._at_start:
                     raise OutcomeUnknown(f"the next start finishes the import: {error}") from error
-                if self._at_start or not left:
+                if self._at_start or not attempts_left:
                     raise
-                await self._wait(error)
+                await self._pause(error)
 
     async def _store_undone(self) -> None:
-        """Store that the import was undone; later, if the disk refuses it now."""
+        """Store that the import was undone, or later if the disk refuses it now."""
         try:
-            await self._administration.store(self._give_up)
+            await self._administration.store(self._abandon)
         except NotWritten:
-            if self._ends:
+            if self._cannot_retry:
                 raise
-            self._administration.store_later(self._give_up)
+            self._administration.store_later(self._abandon)
 
     @property
-    def _ends(self) -> bool:
-        """Whether the broker waits for this import alone."""
+    def _cannot_retry(self) -> bool:
+        """Whether a failed write cannot be repeated later, because the broker is starting or stopping."""
         return self._at_start or self._administration.closed
 
-    async def _wait(self, error: Exception) -> None:
-        """Wait before another attempt, and log each reason once."""
-        if (reason := str(error)) not in self._reasons:
-            self._reasons.add(reason)
+    async def _pause(self, error: Exception) -> None:
+        """Pause before another attempt, and log each reason once."""
+        if (reason := str(error)) not in self._logged_reasons:
+            self._logged_reasons.add(reason)
             _log.warning("definitions.import_waits", reason=reason)
-        await asyncio.sleep(self._wait_s)
-        self._wait_s = min(2 * self._wait_s, WAIT_MAX_S)
+        await asyncio.sleep(self._retry_s)
+        self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
 
     async def _undo_all(self) -> None:
-        """Remove what was declared, except in vhosts that are gone. What cannot be removed is logged, and stays."""
-        left: list[str] = []
+        """Remove the declared entries, except in deleted vhosts; log those that cannot be removed."""
+        remaining: list[str] = []
         for vhost, entry in reversed(self._undo):
             try:
                 if self._is_open(vhost):
-                    await decided(partial(_remove, vhost, entry))
+                    await decided(partial(remove, vhost, entry))
             except ProtocolError as error:
                 if self._is_open(vhost):
-                    left.append(f"{entry}: {error}")
-        if left:
-            _log.error("definitions.not_undone", count=len(left), entries=left[:NAMED_MAX])
+                    remaining.append(f"{entry}: {error}")
+        if remaining:
+            _log.error("definitions.not_undone", count=len(remaining), entries=remaining[:NAMED_MAX])
 
     def _is_open(self, vhost: Vhost) -> bool:
         return self._administration.vhosts.get(vhost.name) is vhost
 
     def _vhost(self, name: str) -> Vhost:
-        """Return a vhost. Raises: ValueError if it was deleted or went offline since the check."""
+        """Return a vhost. Raises: ValueError if it was deleted or has gone offline since the check."""
         vhosts = self._administration.vhosts
         if name not in vhosts:
             Draft(self._administration, vhosts.offline).check_vhost(name)
         return vhosts[name]
 
-    def _comparing(self, tally: ImportTally) -> Generator[None, None, None]:
-        """Find the exchanges, queues and bindings that the broker has not, or not as the document says."""
+    def _finding_absent(self, tally: ImportTally) -> Generator[None, None, None]:
+        """Find the exchanges, queues and bindings that are missing in the broker or differ from the document."""
         vhosts = self._administration.vhosts
         for part in TOPOLOGY:
             absent = self._absent[part] = []
             for number, entry in enumerate(getattr(self._document, part)):
                 vhost = vhosts.get(entry.vhost)
-                if vhost is not None and _is_there(vhost, entry):
+                if vhost is not None and is_declared(vhost, entry):
                     tally.declared(part, new=False)
                 else:
                     absent.append((number, entry))
-                    _touch(self._touched.setdefault(entry.vhost, Touched()), entry)
+                    touch(self._touched.setdefault(entry.vhost, Touched()), entry)
                 yield
 
     def _changing_definitions(self) -> Generator[None, None, bool]:
-        """Return whether the broker-wide definitions of the document are others than those in force."""
+        """Return whether the document changes the broker-wide definitions."""
         administration = self._administration
         if administration.importing is not None or any(
             vhost["name"] not in administration.vhosts for vhost in self._document.vhosts
@@ -326,28 +251,26 @@ class DefinitionsImport:
         return bool((yield from differing(administration.stored, (yield from self._draft.storing()))))
 
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
-        """Record on disk that the document is being applied, and add its vhosts; after a crash the next start
-        continues.
-        """
+        """Record on disk that the document is being applied, for the next start after a crash, and add its vhosts."""
         for vhost in self._document.vhosts:
             if vhost["name"] not in draft.vhost_names:
                 draft.add_vhost(vhost["name"], facts_of(vhost))
-                self._made.append(vhost["name"])
-        draft.begin_import({**written, MADE: self._made})
+                self._created.append(vhost["name"])
+        draft.begin_import({**written, CREATED: self._created})
 
-    def _give_up(self, draft: Draft) -> None:
+    def _abandon(self, draft: Draft) -> None:
         draft.end_import()
-        for name in set(draft.vhost_names).intersection(self._made):
+        for name in set(draft.vhost_names).intersection(self._created):
             draft.drop_vhost(name)
 
     def _finish(self, draft: Draft) -> Generator[None, None, None]:
-        for name in self._named:
+        for name in self._vhost_names:
             draft.check_vhost(name)
         draft.end_import()
         return self._putting(draft)
 
-    def _typing_queues(self) -> Generator[None, None, list[QueueEntry]]:
-        """Return the queues; one without a type gets the default type that its vhost will have."""
+    def _queues_with_types(self) -> Generator[None, None, list[QueueEntry]]:
+        """Return the queues; a queue without a type gets the default type that its vhost will have."""
         types = {name: vhost.default_queue_type for name, vhost in self._administration.vhosts.items()}
         types |= {vhost["name"]: default_type(vhost) for vhost in self._document.vhosts}
         typed: list[QueueEntry] = []
@@ -377,11 +300,11 @@ class DefinitionsImport:
         names = dict.fromkeys(row["name"] for row in document.vhosts if row["name"] not in administration.vhosts)
         with _placed("vhosts"):
             administration.check_new_vhosts(administration, names)
-        await self._hashed()
+        await self._hash_passwords()
         self._draft = Draft(administration, administration.vhosts.offline)
         await run_in_slices(self._putting(self._draft))
 
-    async def _rehearsed(self) -> None:
+    async def _rehearse_absent(self) -> None:
         """Declare absent entries in copies of the vhosts. Raises: BadDefinitions."""
         async with self._rehearse(self._touched) as copies:
             await self._declare_all("checking", copies.__getitem__, [], self._refused)
@@ -392,8 +315,8 @@ class DefinitionsImport:
     def _checking_vhosts(self) -> Generator[None, None, None]:
         administration, document = self._administration, self._document
         offline = administration.vhosts.offline
-        self._named = {row["name"] for row in document.vhosts}
-        known = {*administration.vhosts, *self._named}
+        self._vhost_names = {row["name"] for row in document.vhosts}
+        known = {*administration.vhosts, *self._vhost_names}
         for part in ("permissions", "topic_permissions", "policies", "parameters", *TOPOLOGY):
             for number, entry in enumerate(getattr(document, part)):
                 vhost = entry["vhost"] if isinstance(entry, dict) else entry.vhost
@@ -402,23 +325,23 @@ class DefinitionsImport:
                         raise ValueError(f"Virtual host '{vhost}' is down: {offline[vhost]}")
                     if vhost not in known:
                         raise ValueError(f"Virtual host '{vhost}' does not exist")
-                self._named.add(vhost)
+                self._vhost_names.add(vhost)
                 yield
 
-    async def _hashed(self) -> None:
-        """Replace the plain passwords of the document by hashes. Raises: BadDefinitions for a user that is wrong."""
+    async def _hash_passwords(self) -> None:
+        """Replace the plain passwords of the document by hashes. Raises: BadDefinitions for an invalid user."""
         users: list[Row] = []
         for number, row in enumerate(self._document.users):
             if number % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             with _placed(f"users[{number}]"):
-                # Hashing is slow on purpose.
+                # Hashing is slow by design.
                 user = await asyncio.to_thread(user_of, row) if row.get("password") else user_of(row)
             users.append(user.to_json())
         self._document = replace(self._document, users=tuple(users))
 
     def _putting(self, draft: Draft) -> Generator[None, None, None]:
-        """Put the broker-wide entries into a draft, in steps of one. Raises: BadDefinitions."""
+        """Put the broker-wide entries into a draft, one per step. Raises: BadDefinitions."""
         for part in IDENTITIES:
             for number, entry in enumerate(getattr(self._document, part)):
                 with _placed(_place(part, number, entry)):
@@ -435,17 +358,17 @@ class DefinitionsImport:
         refused: dict[tuple[str, int], str] | None = None,
         tally: ImportTally | None = None,
     ) -> list[str]:
-        """Declare everything and return the bindings with a missing source or destination.
+        """Declare the absent entries, and return the bindings with a missing source or destination.
 
-        These are skipped, as in RabbitMQ: its 3.x exports leave out internal exchanges and keep their bindings. Refused
-        entries are added to `refused`. Raises: BadDefinitions for a refused entry when `refused` is None.
+        RabbitMQ skips these too: its 3.x exports omit internal exchanges but keep their bindings. Refused entries are
+        added to `refused`. Raises: BadDefinitions for a refused entry when `refused` is None.
         """
         skipped: list[str] = []
         total = sum(map(len, self._absent.values()))
         done = 0
         failed: BadDefinitions | None = None
         for part, entries in self._topology():
-            self._tell({"step": step, "done": done, "total": total})
+            self._report({"step": step, "done": done, "total": total})
             await asyncio.sleep(0)
             done += len(entries)
             waiting = entries
@@ -454,7 +377,7 @@ class DefinitionsImport:
                 for number, entry in waiting:
                     try:
                         vhost = vhost_of(entry.vhost)
-                        made = _declare(vhost, entry) or (part, number) in self._proposed
+                        made = declare(vhost, entry) or (part, number) in self._proposed
                         if made:
                             undo.append((vhost, entry))
                         if tally is not None:
@@ -471,9 +394,9 @@ class DefinitionsImport:
                             skipped.append(f"{part}[{number}]: {error}")
                         elif refused is not None:
                             refused[part, number] = f"{part}[{number}]: {error}"
-                        else:  # wait for proposals already made, so that they can be undone
+                        else:  # raised after the answers to earlier proposals, so that those are undone
                             failed = failed or BadDefinitions(f"{part}[{number}]: {error}")
-                with suppress(ChannelError):  # those that are not refused have been made, and are counted
+                with suppress(ChannelError):  # accepted entries are now declared, and are counted in the next round
                     await answers([unanswered for _, unanswered in postponed])
                 waiting = []
                 for (number, entry), answered in postponed:
@@ -483,18 +406,18 @@ class DefinitionsImport:
                         waiting.append((number, entry))
             if failed is not None:
                 raise failed
-        self._tell({"step": step, "done": total, "total": total})
+        self._report({"step": step, "done": total, "total": total})
         return skipped
 
     def _topology(self) -> Iterator[tuple[str, list[tuple[int, Entry]]]]:
-        """Yield the absent entries with their numbers, in slices of one part each."""
+        """Yield the absent entries with their numbers, in slices that each belong to one part of the document."""
         for part in TOPOLOGY:
-            rest = iter(self._absent[part])
-            while piece := list(islice(rest, ENTRIES_AT_ONCE)):
-                yield part, [found for found in piece if (part, found[0]) not in self._refused]
+            entries = iter(self._absent[part])
+            while piece := list(islice(entries, ENTRIES_AT_ONCE)):
+                yield part, [one for one in piece if (part, one[0]) not in self._refused]
 
-    def _keeping(self) -> Generator[None, None, Document]:
-        """Return the document without its refused entries, and without those that the broker has."""
+    def _trimming(self) -> Generator[None, None, Document]:
+        """Return the document without the entries that were refused or that the broker already has."""
         kept: dict[str, list[Entry]] = {part: [] for part in TOPOLOGY}
         for part, entries in self._topology():
             for _, entry in entries:
@@ -503,25 +426,9 @@ class DefinitionsImport:
         return replace(self._document, **{part: tuple(entries) for part, entries in kept.items()})  # type: ignore[arg-type]
 
 
-def _without_effect(document: Document) -> Iterator[str]:
-    """Yield the entries that are only kept and exported again, and those that are ignored."""
-    for parameter in document.parameters:
-        if parameter["component"] not in (PAUSED_QUEUE, VHOST_LIMITS):
-            yield "parameter {component} '{name}' in vhost '{vhost}'".format(**parameter)
-    for one in document.global_parameters:
-        yield f"global parameter '{one['name']}'"
-    for policy in document.policies:
-        keys = keys_without_effect(policy.get("value", policy)["definition"])
-        if keys:
-            kind = "operator policy" if "component" in policy else "policy"
-            yield f"{', '.join(keys)} of {kind} '{policy['name']}' in vhost '{policy['vhost']}'"
-    for name in document.unknown:
-        yield f"the list '{name}', which is not known here and is not kept"
-
-
 @contextmanager
 def _placed(place: str) -> Iterator[None]:
-    """Name the place of an entry that is refused. Raises: BadDefinitions."""
+    """Turn a ValueError into BadDefinitions with the place of the refused entry."""
     try:
         yield
     except ValueError as error:
@@ -529,91 +436,9 @@ def _placed(place: str) -> Iterator[None]:
 
 
 def _place(part: str, number: int, entry: Any) -> str:
-    """Return the place of an entry. Operator policies are listed among the parameters, so their numbers say nothing."""
+    """Return the place of an entry. Operator policies are listed among the parameters, so they have no number."""
     if part == "parameters":
         return f"{part}: {entry['component']} '{entry['name']}'"
     if part == "policies":
         return f"operator policy '{entry['name']}'" if "component" in entry else f"{part}[{number}] '{entry['name']}'"
     return f"{part}[{number}]"
-
-
-def _touch(touched: Touched, entry: Entry) -> None:
-    """Add what an entry names."""
-    if isinstance(entry, ExchangeEntry):
-        touched.exchanges.add(entry.name)
-    elif isinstance(entry, QueueEntry):
-        touched.queues.add(entry.name)
-    else:
-        touched.add_binding(entry.source, entry.destination, to_exchange=entry.to_exchange)
-
-
-def _is_there(vhost: Vhost, entry: Entry) -> bool:
-    """Return whether a vhost has what an entry says, so that to declare it would do nothing."""
-    if isinstance(entry, BindingEntry):
-        return not entry.source or _is_bound(vhost, entry)
-    if not entry.name or entry.name.startswith(BROKERS_OWN):
-        return True
-    try:
-        if isinstance(entry, ExchangeEntry):
-            if (exchange := vhost.exchanges.get(entry.name)) is None:
-                return False
-            check_same_exchange(Resource("exchange", entry.vhost, entry.name), exchange, **_declaration(entry))
-        else:
-            queue = vhost.queues.get(entry.name)
-            if queue is None or queue.exclusive_owner is not None:
-                return False
-            check_same_queue(Resource("queue", entry.vhost, entry.name), queue, **_declaration(entry))
-    except ChannelError:  # the rehearsal refuses it in the words for clients
-        return False
-    return True
-
-
-def _declaration(entry: ExchangeEntry | QueueEntry) -> dict[str, Any]:
-    """Return the declaration of an exchange or a queue, without its name."""
-    flags = {"durable": entry.durable, "auto_delete": entry.auto_delete, "arguments": dict(entry.arguments)}
-    return flags | ({"type": entry.type, "internal": entry.internal} if isinstance(entry, ExchangeEntry) else {})
-
-
-def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
-    source = vhost.exchanges.get(entry.source)
-    if source is None:
-        return False
-    if entry.to_exchange:
-        destination: Exchange | Queue | None = vhost.exchanges.get(entry.destination)
-    else:
-        destination = vhost.queues.get(entry.destination)
-        if destination is not None and (destination.is_internal or destination.exclusive_owner is not None):
-            return False
-    return destination is not None and source.is_bound(destination, entry.routing_key, entry.arguments)
-
-
-def _declare(vhost: Vhost, entry: Entry) -> bool:
-    """Declare an entry, and return whether it was made now."""
-    if isinstance(entry, BindingEntry):
-        return _bind(vhost, entry)
-    if not entry.name or entry.name.startswith(BROKERS_OWN):
-        return False
-    declared = vhost.exchanges if isinstance(entry, ExchangeEntry) else vhost.queues
-    is_new = entry.name not in declared
-    declared.declare(entry.name, **_declaration(entry))
-    return is_new
-
-
-def _bind(vhost: Vhost, entry: BindingEntry) -> bool:
-    if not entry.source:  # the default exchange: each queue is bound to it by its name already
-        return False
-    bindings, before = vhost.bindings, vhost.bindings.live.count
-    ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
-    (bindings.bind_exchange if entry.to_exchange else bindings.bind)(*ends)
-    return bindings.live.count > before
-
-
-def _remove(vhost: Vhost, entry: Entry) -> None:
-    """Remove what an entry made."""
-    if isinstance(entry, ExchangeEntry):
-        vhost.exchanges.delete(entry.name)
-    elif isinstance(entry, QueueEntry):
-        vhost.queues.delete(entry.name, None)
-    else:
-        ends = (entry.destination, entry.source, entry.routing_key, dict(entry.arguments))
-        (vhost.bindings.unbind_exchange if entry.to_exchange else vhost.bindings.unbind)(*ends)

@@ -1,4 +1,4 @@
-"""The start: restore vhosts, users and permissions, and apply the definitions that the settings name."""
+"""The start: restores vhosts, users and permissions, and imports the definitions file that the settings name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from broker.administration.administration import Administration
 from broker.administration.definitions import DefinitionsStore, Draft
-from broker.administration.definitions_import import MADE, DefinitionsImport
+from broker.administration.definitions_import import CREATED, DefinitionsImport
 from broker.administration.rehearsal import Rehearsal
 from broker.core.auth.first_user import create_first_user
 from broker.core.auth.users import User
@@ -43,14 +43,14 @@ async def open_all(
     settings: Settings,
     watch: RecoveryWatch,
 ) -> None:
-    """Open the stored vhosts, or begin with the default vhost and user; then import the definitions of the settings.
+    """Open the stored vhosts, or create the default vhost and user; then import the definitions of the settings.
 
-    `watch` is told how far the recovery of the vhosts is.
+    `watch` follows the recovery of the vhosts.
     Raises: BadDefinitions, CorruptStore, MissingData, NotStored, StoreFailed; ValueError for a bad name in settings.
     """
     named = _load(settings.server.load_definitions)
     version, found = await store.read()
-    alone = not settings.cluster.is_on  # otherwise PostgreSQL has the definitions, and the folder nothing that lasts
+    alone = not settings.cluster.is_on  # a cluster has its definitions in PostgreSQL and nothing durable here
     if found is not None:
         await _open_vhosts(administration, folder, [row["name"] for row in read_document(found).vhosts], watch)
         await administration.open(version, found)
@@ -68,7 +68,7 @@ async def open_all(
         _log.error("definitions.not_loaded", path=settings.server.load_definitions, reason=f"vhosts are down: {down}")
     elif named is not None:
         try:
-            await DefinitionsImport(named, administration, rehearsal, _tell, at_start=True).run()
+            await DefinitionsImport(named, administration, rehearsal, _report, at_start=True).run()
         except NotStored:
             raise
         except (BadDefinitions, ValueError) as bad:
@@ -79,14 +79,14 @@ async def _open_vhosts(
     administration: Administration, folder: DataFolder, names: list[str], watch: RecoveryWatch
 ) -> None:
     for name in folder.list_vhosts():
-        if name not in names:  # its deletion was stored, and a crash came before its files were removed
+        if name not in names:  # a crash came between its deletion and the removal of its files
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
     await administration.vhosts.open_all(names, watch, expected=True)
 
 
 def _note_lost(folder: DataFolder, settings: Settings) -> None:
-    """Refuse to start over after the loss of definitions, because the first user would be an administrator again."""
+    """Refuse to start after a loss of definitions; with quarantine, log the loss. Raises: MissingData."""
     path = folder.path / DEFINITIONS
     note_missing(
         path, "with all users, permissions, policies and names of vhosts", quarantine=settings.store.quarantines
@@ -94,17 +94,17 @@ def _note_lost(folder: DataFolder, settings: Settings) -> None:
 
 
 async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Mapping[str, Any]) -> None:
-    """Finish an import that a crash interrupted; a vhost that is down postpones it."""
+    """Finish an import that a crash interrupted, unless a vhost is down."""
     if administration.vhosts.offline:
         _log.error("definitions.import_postponed", reason=f"vhosts are down: {sorted(administration.vhosts.offline)}")
         return
     try:
-        document = read_document({part: rows for part, rows in importing.items() if part != MADE})
-        made = importing[MADE]
-        await DefinitionsImport(document, administration, rehearsal, _tell, made=made, at_start=True).run()
+        document = read_document({part: rows for part, rows in importing.items() if part != CREATED})
+        created = importing[CREATED]
+        await DefinitionsImport(document, administration, rehearsal, _report, created=created, at_start=True).run()
     except NotStored:
         raise
-    except (BadDefinitions, ValueError) as bad:  # a client declared one of its names differently before the crash
+    except (BadDefinitions, ValueError) as bad:  # a client declared one of its objects differently before the crash
         _log.error("definitions.import_abandoned", reason=str(bad))
         await administration.change(Draft.end_import)
 
@@ -118,10 +118,10 @@ async def _begin(
     lost: bool,
     has_users: bool,
 ) -> None:
-    """Begin with the default vhost and user, and the vhosts of a folder without stored definitions.
+    """Create the default vhost and user, and the vhosts of a folder without stored definitions.
 
-    Without a user where definitions are `lost`; also where clients have declared something, because they only come
-    once the definitions are written.
+    If definitions were `lost`, no user is created. A vhost that clients have used shows that they were: clients connect
+    only after the definitions are written.
     """
     auth, vhosts = settings.auth, administration.vhosts
     await vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]), watch, expected=False)
@@ -130,7 +130,7 @@ async def _begin(
         _note_lost(folder, settings)
 
     def begin(draft: Draft) -> None:
-        if administration.version:  # another broker has begun
+        if administration.version:  # another broker was first
             return
         for name in (*vhosts, *vhosts.offline):
             draft.add_vhost(name, DEFAULT_FACTS if name == auth.default_vhost else {})
@@ -142,7 +142,7 @@ async def _begin(
 
 
 def _was_used(vhost: Vhost) -> bool:
-    """Return whether something durable was ever declared in a vhost."""
+    """Return whether a durable object was ever declared in a vhost."""
     return vhost.queues.next_number > 1 or any(TopologySnapshot(vhost))
 
 
@@ -162,5 +162,5 @@ def _load(path: str) -> Document | None:
         raise BadDefinitions(f"{path}: {bad}") from None
 
 
-def _tell(progress: Mapping[str, Any]) -> None:
+def _report(progress: Mapping[str, Any]) -> None:
     _log.info("definitions.importing", **progress)

@@ -1,4 +1,4 @@
-"""Rehearsal: copy vhosts in memory, so that changes which may be refused can be tried on the copies."""
+"""Copies of vhosts in memory, on which changes that may be refused are tried first."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from broker.store.store import VhostStore
 
 @dataclass(slots=True)
 class Touched:
-    """The objects of one vhost that a change names: exchanges and queues, and how many bindings it may add."""
+    """The exchanges and queues of a vhost that a change names, and the number of bindings that it may add."""
 
     exchanges: set[str] = field(default_factory=set)
     queues: set[str] = field(default_factory=set)
@@ -67,9 +67,9 @@ def _ignore(*_arguments: object) -> None:
 
 
 class Rehearsal:
-    """The maker of copies of vhosts in memory: the exchanges and queues that a change names, without messages.
+    """Creates copies of vhosts in memory: the exchanges and queues that a change names, without messages.
 
-    A copy has no engine: nothing is delivered there, written or timed.
+    A copy has no engine: it delivers nothing, writes nothing and has no timers.
     """
 
     def __init__(
@@ -82,13 +82,13 @@ class Rehearsal:
         self._generate = generate
 
     def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings, from the next copy on."""
+        """Use changed settings for later copies."""
         self._settings = settings
 
     @asynccontextmanager
     async def __call__(self, touched: Mapping[str, Touched]) -> AsyncIterator[dict[str, Vhost]]:
-        """Yield copies of vhosts by name, empty ones for missing vhosts. A vhost is copied in slices; a client's change
-        meanwhile may or may not be in the copy.
+        """Yield copies of vhosts by name, empty ones of missing vhosts. A vhost is copied in slices: a change that a
+        client makes meanwhile may or may not be in the copy.
         """
         with ExitStack() as stores:
             copies = {name: self._empty(name, stores) for name in touched}
@@ -134,17 +134,17 @@ class Rehearsal:
 
 
 def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, None, None]:
-    """Declare in an empty vhost what another one has of the touched exchanges and queues, in steps of one object.
+    """Declare the touched exchanges and queues of `source` in an empty `copy`, one per step.
 
-    Where a limit may refuse one of them, all exchanges, queues and bindings are declared, because they count.
-    An exclusive queue has the same owner in both.
+    If a limit may refuse one of them, all exchanges, queues and bindings are declared, because they count towards it.
+    An exclusive queue keeps its owner.
     """
     copy.queues.reserve_numbers(source.queues.next_number)
     copy.limits.copy_from(source.limits)
     whole = not _has_room(source, touched)
     exchanges: Iterable[Exchange] = list(source.exchanges.values())
     queues: Iterable[Queue] = list(source.queues.values())
-    if not whole:  # looked up in steps, because there may be very many
+    if not whole:  # generators, because there may be very many
         exchanges = (source.exchanges[name] for name in touched.exchanges if name in source.exchanges)
         queues = (source.queues[name] for name in touched.queues if name in source.queues)
     for exchange in exchanges:
@@ -166,7 +166,7 @@ def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, Non
 
 
 def _has_room(source: Vhost, touched: Touched) -> bool:
-    """Return whether a vhost's limits allow all that a change may add."""
+    """Return whether the limits of a vhost allow everything that a change may add."""
     limits = source.limits
     return (
         source.exchanges.declared_count + len(touched.exchanges) <= limits.exchanges_max
@@ -185,8 +185,8 @@ def _copying_bindings(exchanges: list[Exchange], copy: Vhost) -> Generator[None,
 
 
 def _emptying(copy: Vhost) -> Generator[None, None, None]:
-    """Delete the queues and exchanges of a copy, in steps of one object: they are freed step by step, too."""
-    for exchange in copy.exchanges.declared():  # the queue of a delayed exchange is deleted with it
+    """Delete the queues and exchanges of a copy, one per step, so that they are freed in slices."""
+    for exchange in copy.exchanges.declared():  # which also deletes the queues of delayed exchanges
         copy.exchanges.delete(exchange.name)
         yield
     for queue in list(copy.queues.values()):
@@ -196,12 +196,12 @@ def _emptying(copy: Vhost) -> Generator[None, None, None]:
 
 
 def _copy_queue(queue: Queue, copy: Vhost) -> None:
-    if queue.name not in copy.queues:  # the queue of a delayed exchange exists with it
+    if queue.name not in copy.queues:  # a delayed exchange has declared its own queue
         copy.queues.add(queue.declaration)
 
 
 def _copy_binding(source: str, to: Queue | Exchange, key: str, arguments: Mapping[str, Any], copy: Vhost) -> None:
-    """Bind in the copy, unless an end was deleted or made while the vhost was copied."""
+    """Bind in the copy, unless an end was deleted or created while the vhost was copied."""
     exchange = copy.exchanges.get(source)
     destination = copy.queues.get(to.name) if isinstance(to, Queue) else copy.exchanges.get(to.name)
     if exchange is not None and destination is not None:

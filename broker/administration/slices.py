@@ -1,6 +1,6 @@
-"""Slices of long work: the loop turns between them, so that a client waits for one slice and not for the work.
+"""Slices of long work: the loop serves clients between them, so that a client waits for one slice and not for all.
 
-However many callers read long lists (`in_slices`), only one of them runs a slice in each turn of the loop.
+Of all callers that read long lists (`in_slices`), only one runs a slice in each turn of the loop.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _turns: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = Weak
 
 
 async def pause() -> None:
-    """Let the loop do other work, and continue after the other callers that pause."""
+    """Let the loop do other work, and continue after the callers that paused earlier."""
     loop = asyncio.get_running_loop()
     turn = _turns.get(loop)
     if turn is None:
@@ -40,7 +40,7 @@ async def in_slices(objects: Iterable[T], at_once: int = OBJECTS_AT_ONCE) -> Asy
 
 
 async def run_in_slices(steps: Generator[None, None, T]) -> T:
-    """Run a generator, each step of which handles one object, in slices, and return its result."""
+    """Run a generator in slices and return its result; each of its steps handles one object."""
     while True:
         for _ in range(STEPS_AT_ONCE):
             try:

@@ -121,7 +121,7 @@ def _run(
             line.show(f"{share_of(migration.moved, max(migration.waiting, migration.moved))} messages moved")
 
     migration = Migration(
-        source, target, places, jobs=arguments.jobs, beside_consumers=arguments.beside_consumers, told=show
+        source, target, places, jobs=arguments.jobs, beside_consumers=arguments.beside_consumers, report=show
     )
     with ProgressLine(quiet=arguments.quiet) as line, first_interrupt(migration.stop):
         asyncio.run(migration.run())

@@ -14,7 +14,7 @@ SHOULD_BE: Final = "the url of the broker should be amqp://user:password@host:po
 
 
 class BadAddress(ValueError):
-    """A URL that names no broker; the text contains no password."""
+    """A URL is not the address of a broker; the text contains no password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class AmqpAddress:
     """A broker, a login and a vhost.
 
     Shapes: RabbitMQ's URLs, `amqps://user:password@host:port/vhost?cacertfile=ca.pem&verify=verify_none`;
-        certfile and keyfile belong to a client certificate. A heartbeat is accepted and ignored.
+        certfile and keyfile are those of a client certificate. The option heartbeat is accepted and ignored.
     """
 
     host: str
@@ -46,14 +46,14 @@ class AmqpAddress:
 
     @classmethod
     def parse(cls, url: str, should_be: str = SHOULD_BE) -> AmqpAddress:
-        """Return the address that a URL describes; omitted parts have RabbitMQ's defaults.
+        """Return the address in a URL; omitted parts have RabbitMQ's defaults.
 
-        Raises: BadAddress, which begins with `should_be` when the URL as a whole is wrong.
+        Raises: BadAddress, whose text begins with `should_be` if the whole URL is invalid.
         """
         try:
             parts = urlsplit(url)
             port = parts.port
-        except ValueError:  # its text may contain a part of a password with a slash
+        except ValueError:  # whose text may contain a part of the password
             raise BadAddress(f"{should_be}, with %2F for a slash in a name or password") from None
         if parts.scheme not in PORTS or not parts.hostname:
             raise BadAddress(should_be)
@@ -79,11 +79,10 @@ class AmqpAddress:
 
     @property
     def login(self) -> tuple[str, str]:
-        """The user and the password."""
         return self.user, self.password
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the TLS context, None without TLS. *Blocking.* Raises: OSError for an unreadable certificate."""
+        """Return the TLS context, None without TLS. *Blocking.* Raises: OSError if a certificate cannot be read."""
         if not self.tls:
             return None
         context = ssl.create_default_context(cafile=self.cafile or None)

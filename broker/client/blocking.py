@@ -18,7 +18,7 @@ CONNECTION_FORCED: Final = 320
 RECEIVE_BYTES: Final = 1 << 18
 ANSWER_LIMIT_S: Final = 10.0
 CLOSE_LIMIT_S: Final = 2.0
-# Without heartbeats the kernel has to detect that the other machine is gone.
+# The connection has no heartbeats, so the kernel has to detect that the other machine is unreachable.
 KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 60_000))
 
 
@@ -27,7 +27,7 @@ class LinkLost(Exception):
 
 
 class LinkRefused(Exception):
-    """The broker refused the login or a method, with this code, or cannot be used (0)."""
+    """The broker refused the login or a method, with an AMQP code, or cannot be used (code 0)."""
 
     def __init__(self, text: str, code: int = 0) -> None:
         super().__init__(text)
@@ -51,31 +51,31 @@ class BlockingLink:
             raise
 
     def flush(self) -> None:
-        """Send the output; keep input that arrives meanwhile, because the broker may wait for us to read it.
+        """Send the output. Input that arrives meanwhile is buffered: the broker may not read before it is received.
 
         Raises: LinkLost.
         """
-        left = memoryview(b"".join(self.client.take_output()))
-        while left:
+        unsent = memoryview(b"".join(self.client.take_output()))
+        while unsent:
             try:
-                left = left[self._socket.send(left) :]
+                unsent = unsent[self._socket.send(unsent) :]
             except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
                 readable, _, _ = select.select([self._socket], [self._socket], [], ANSWER_LIMIT_S)
                 if readable:
-                    self._take()
+                    self._fill_buffer()
             except OSError as error:
                 raise LinkLost(f"the connection to {self._address} is lost: {error.strerror or error}") from None
 
     def receive(self, timeout_s: float) -> Iterator[Received]:
-        """Yield received methods, after waiting for some up to `timeout_s`.
+        """Yield received methods; without input, wait for it up to `timeout_s`.
 
-        Raises: LinkLost when the connection has ended or the broker shuts down, LinkRefused for any other close.
+        Raises: LinkLost if the connection has ended or the broker is shutting down, LinkRefused for any other close.
         """
         if not self._received:
-            self._take()
+            self._fill_buffer()
         if not self._received and timeout_s > 0:
             select.select([self._socket], [], [], timeout_s)
-            self._take()
+            self._fill_buffer()
         octets, self._received = self._received, b""
         for received in self.client.feed(octets):
             method = received.method
@@ -87,24 +87,23 @@ class BlockingLink:
             raise LinkRefused(f"{self._address}: {self.client.failure}")
 
     def call(self, channel: int, method: Method) -> Received:
-        """Send a method and return its answer, while nothing else may arrive. Raises: LinkLost, LinkRefused."""
+        """Send a method and return its answer; no other method may arrive meanwhile. Raises: LinkLost, LinkRefused."""
         self.client.send(channel, method)
         self.flush()
         deadline_s = time.monotonic() + ANSWER_LIMIT_S
         while (left_s := deadline_s - time.monotonic()) > 0:
             for received in self.receive(left_s):
                 return received
-        raise self._silent()
+        raise self._timed_out()
 
     def close(self) -> None:
-        """Close the connection with connection.close, if the broker still answers."""
+        """Close the connection with connection.close, or without it if the broker does not answer."""
         with suppress(LinkLost, LinkRefused, OSError):
             self.client.close("Goodbye")
             self._reach(ClientState.CLOSED, time.monotonic() + CLOSE_LIMIT_S)
         self.abort()
 
     def abort(self) -> None:
-        """Close the socket without connection.close."""
         self._socket.close()
 
     def _reach(self, state: ClientState, deadline_s: float) -> None:
@@ -113,16 +112,16 @@ class BlockingLink:
         while self.client.state is not state:
             left_s = deadline_s - time.monotonic()
             if left_s <= 0:
-                raise self._silent()
+                raise self._timed_out()
             for _received in self.receive(left_s):
-                """Nothing is awaited but the state."""
+                pass
             self.flush()
 
-    def _silent(self) -> LinkLost:
+    def _timed_out(self) -> LinkLost:
         return LinkLost(f"{self._address} did not answer within {ANSWER_LIMIT_S:g} s")
 
-    def _take(self) -> None:
-        """Receive the available octets. Raises: LinkLost at the end of the stream, unless octets came before it."""
+    def _fill_buffer(self) -> None:
+        """Append the available octets to the buffer. Raises: LinkLost at the end of input, if the buffer is empty."""
         pieces = [self._received]
         try:
             while piece := self._socket.recv(RECEIVE_BYTES):

@@ -15,7 +15,7 @@ from broker.amqp.codec import Method
 from broker.client.address import AmqpAddress
 
 CLOSE_LIMIT_S: Final = 5.0
-LINGER_S: Final = 2.0  # for output that the broker has not read when the connection ends
+LINGER_S: Final = 2.0  # for the broker to read the remaining output of a connection that has ended
 HIGH_WATER_BYTES: Final = 256 << 10
 
 
@@ -32,16 +32,16 @@ class ConnectionLost(CallRefused):
 
 
 class ClientEvents:
-    """The notifications of a connection to its owner; by default each does nothing.
+    """The callbacks of a connection to its owner; by default they do nothing.
 
-    Shapes: `peer` is what error texts call the broker, `cancelled` the reason of an end by basic.cancel.
+    Shapes: `peer` is the broker's name in error texts, `cancelled` the reason for the end after a basic.cancel.
     """
 
     peer = "the broker"
     cancelled = "its queue was deleted"
 
     def delivered(self, message: Received) -> None:
-        """Handle a message."""
+        """Handle a delivered message."""
 
     def returned(self, message: Received) -> None:
         """Handle a returned mandatory publish; its confirm follows."""
@@ -50,19 +50,19 @@ class ClientEvents:
         """Handle a confirm of a publish."""
 
     def read(self) -> None:
-        """React to the end of received input: all of it is handled."""
+        """React to received input, after all of its methods were handled."""
 
     def writable(self, *, is_writable: bool) -> None:
-        """Stop or resume publishing: the broker reads no more at the moment, or again."""
+        """Stop publishing while the broker does not read, and resume when it reads again."""
 
     def ended(self, error: CallRefused) -> None:
         """React to the end of the connection."""
 
 
 class ClientLink(asyncio.Protocol):
-    """Join a client's connection to its socket: calls are answered in order on each channel.
+    """Connect a client's connection to its socket; calls on a channel are answered in order.
 
-    Shapes: `ended` becomes the reason for which the connection ended, and `refused` is the error then; `closed` is set
+    Shapes: `ended` becomes the reason when the connection has ended, and `refused` is then the error; `closed` is set
         when the socket is closed.
     """
 
@@ -78,7 +78,7 @@ class ClientLink(asyncio.Protocol):
         self._calls: dict[int, deque[asyncio.Future[Any]]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
-    # -- what the owner calls -----------------------------------------------------------------------------------------
+    # -- calls of the owner -------------------------------------------------------------------------------------------
 
     async def dial(self, address: AmqpAddress) -> None:
         """Connect to a broker. Raises: OSError."""
@@ -87,7 +87,7 @@ class ClientLink(asyncio.Protocol):
         await loop.create_connection(lambda: self, address.host, address.port, ssl=context)
 
     async def dial_within(self, attach: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """Connect within the process: `attach` serves the other socket. Raises: OSError."""
+        """Connect within the process over a pair of sockets; `attach` serves the other one. Raises: OSError."""
         ours, theirs = socket.socketpair()
         try:
             ours.setblocking(False)
@@ -104,7 +104,7 @@ class ClientLink(asyncio.Protocol):
         await asyncio.shield(self._opened)
 
     def call(self, channel: int, method: Method) -> asyncio.Future[Any]:
-        """Send a method; the future becomes its answer, as Received if that has a content.
+        """Send a method, and return a future of its answer, which is a Received if it has content.
 
         Raises: CallRefused, from the future.
         """
@@ -122,7 +122,6 @@ class ClientLink(asyncio.Protocol):
         self.flush()
 
     def flush(self) -> None:
-        """Write the output."""
         transport = self._transport
         if transport is None or transport.is_closing():
             return
@@ -133,19 +132,17 @@ class ClientLink(asyncio.Protocol):
             transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
 
     def pause_reading(self) -> None:
-        """Receive nothing more for the time being."""
         if self._transport is not None:
             self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Receive again."""
         if self._transport is not None:
             self._transport.resume_reading()
 
     async def close(self, reason: str) -> None:
-        """Close cleanly: all that was published has been handled when this returns.
+        """Close cleanly: when this returns, the broker has handled everything that was published.
 
-        A broker that reads nothing does not answer, and the connection is dropped after `CLOSE_LIMIT_S`.
+        If the broker does not answer within `CLOSE_LIMIT_S`, the socket is closed without an answer.
         """
         if not self.ended.done() and self._transport is not None:
             self.client.close(reason)
@@ -154,31 +151,28 @@ class ClientLink(asyncio.Protocol):
                 await asyncio.wait([self.ended], timeout=CLOSE_LIMIT_S)
         self.abort()
 
-    def fail(self, error: CallRefused, *, told: bool = False) -> None:
-        """End the connection for a reason, which the broker may be told."""
-        if told:
+    def fail(self, error: CallRefused, *, notify: bool = False) -> None:
+        """End the connection with an error; with `notify`, send connection.close first."""
+        if notify:
             self.client.close(str(error))
             self.flush()
         self._end(error)
 
     def abort(self) -> None:
-        """Close the socket at once."""
         if self._transport is not None:
             self._transport.abort()
 
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Greet the broker."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=HIGH_WATER_BYTES)
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Process input from the broker."""
         client = self.client
         for received in client.feed(data):
-            self._take(received)
+            self._handle(received)
         self.flush()
         if client.failure:
             self._end(ConnectionLost(0, client.failure))
@@ -189,15 +183,12 @@ class ClientLink(asyncio.Protocol):
         self._events.read()
 
     def pause_writing(self) -> None:
-        """Tell the owner to stop publishing."""
         self._events.writable(is_writable=False)
 
     def resume_writing(self) -> None:
-        """Tell the owner to publish again."""
         self._events.writable(is_writable=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """End every call."""
         reason = getattr(exc, "strerror", None) or str(exc or f"{self._events.peer} closed the connection")
         self._end(ConnectionLost(0, reason))
         if self._timer is not None:
@@ -219,7 +210,7 @@ class ClientLink(asyncio.Protocol):
 
     # -- received methods ---------------------------------------------------------------------------------------------
 
-    def _take(self, received: Received) -> None:
+    def _handle(self, received: Received) -> None:
         channel, method = received.channel, received.method
         match method:
             case commands.Basic.Deliver():
@@ -251,9 +242,9 @@ class ClientLink(asyncio.Protocol):
                 call.set_result(answer)
 
     def _refuse(self, channel: int, error: CallRefused) -> None:
-        """End the calls on a channel: the first was refused, the others were not processed (code 0).
+        """End the calls on a closed channel: the first was refused, the others were not processed (code 0).
 
-        Without a call a publish was refused, and the connection ends.
+        If there is no call, a publish was refused, and the connection ends.
         """
         waiting = self._calls.pop(channel, None)
         if not waiting:

@@ -1,1 +1,1 @@
-"""Looks at the machine, the settings and the running broker, and says what to change."""
+"""`slotmq doctor`: checks the machine, the settings and the running broker, and advises what to change."""

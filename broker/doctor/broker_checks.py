@@ -1,4 +1,4 @@
-"""Checks of a broker: ports, certificates, logins; of a running one also version, settings, alarms and descriptors."""
+"""Checks of a broker: ports, certificate and logins; if it runs, also version, settings, alarms and descriptors."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from broker.net.tls import TlsUnusable, build, expiries
 from broker.settings import Settings
 from broker.settings.change import Change, changes
 
-SOON: Final = timedelta(days=30)
+RENEW_BEFORE: Final = timedelta(days=30)
 GUEST: Final = "guest"
-MANY: Final = 0.8  # of the descriptors
+DESCRIPTORS_WARN_RATIO: Final = 0.8
 ADVICE: Final = {
     "memory": "let consumers take messages, or give the broker more memory (docs/memory.md)",
     "disk": "free disk space, or lower store.disk_free_min_bytes (docs/memory.md)",
@@ -29,15 +29,15 @@ ADVICE: Final = {
 
 
 def port_findings(settings: Settings) -> Iterator[Diagnosis]:
-    """Check that the ports are free; for a broker that does not run."""
+    """Check that the ports are free, for a broker that is not running."""
     for setting, host, number, is_needed in settings.ports():
         reason = _taken(host, number)
         if not reason:
             yield fine("port", f"{setting} = {number} on {host} is free")
             continue
         found = f"{setting} = {number} on {host}: {reason}"
-        advice = f"stop the program that has it (ss -ltnp shows it), or change {setting}"
-        yield bad("port", found, advice) if is_needed else warn("port", found, f"{advice}; the broker starts without")
+        advice = f"stop the program that uses it (ss -ltnp shows it), or change {setting}"
+        yield bad("port", found, advice) if is_needed else warn("port", found, f"{advice}; it starts without")
 
 
 def _taken(host: str, port: int) -> str:
@@ -57,14 +57,14 @@ def _taken(host: str, port: int) -> str:
 
 
 def certificate_findings(settings: Settings, host: str, *, runs: bool = False) -> Iterator[Diagnosis]:
-    """Check the certificate of [tls], for a broker that listens on that address. *Blocking.*
+    """Check the certificate of [tls], for a broker that listens on `host`. *Blocking.*
 
-    A running broker has loaded its key; if that has a password, which no broker reveals, the key is not checked.
+    A running broker has loaded its key, and does not report the password of an encrypted key: then it is not checked.
     """
     tls = settings.tls
     if not tls.certfile:
         if not _is_local(host):
-            found = f"off, and clients of other machines can connect to {host}"
+            found = f"off, and clients on other machines can connect to {host}"
             yield warn("tls", found, "set tls.certfile and tls.keyfile: passwords travel in clear text")
         return
     try:
@@ -72,33 +72,33 @@ def certificate_findings(settings: Settings, host: str, *, runs: bool = False) -
             build(tls)
         ends = min(expiries(tls.certfile))
     except (TlsUnusable, ValueError, OSError, ssl.SSLError) as error:
-        yield bad("tls", str(error), "mend the file; the broker does not start with it")
+        yield bad("tls", str(error), "correct the file; the broker does not start with it")
         return
-    left = ends - datetime.now(UTC)
-    found = f"{tls.certfile} ends on {ends:%Y-%m-%d}"
-    if left <= timedelta():
-        yield bad("tls", found, "renew it: clients refuse it; the broker reads it again without a restart")
-    elif left < SOON:
-        yield warn("tls", f"{found}, in {left.days} days", "renew it; the broker reads it again without a restart")
+    remaining = ends - datetime.now(UTC)
+    found = f"{tls.certfile} expires on {ends:%Y-%m-%d}"
+    if remaining <= timedelta():
+        yield bad("tls", found, "renew it: clients refuse it; the broker reloads it without a restart")
+    elif remaining < RENEW_BEFORE:
+        yield warn("tls", f"{found}, in {remaining.days} days", "renew it; the broker reloads it without a restart")
     else:
-        yield fine("tls", f"{found}, in {left.days} days")
+        yield fine("tls", f"{found}, in {remaining.days} days")
 
 
 def guest_finding(settings: Settings, host: str, *, has_default_password: bool | None) -> Diagnosis:
-    """Judge the user guest of a broker that listens on that address.
+    """Check the user guest of a broker that listens on `host`.
 
-    Shapes: `has_default_password` is None if no broker was asked.
+    Shapes: `has_default_password` is None if no running broker could tell.
     """
     auth = settings.auth
     if has_default_password is None:
-        begins = auth.begins_with_default_user and auth.default_user == GUEST
-        has_default_password = begins and auth.default_pass.get_secret_value() == GUEST
+        is_created = auth.begins_with_default_user and auth.default_user == GUEST
+        has_default_password = is_created and auth.default_pass.get_secret_value() == GUEST
     if not has_default_password:
         return fine("guest", "no guest with the password guest")
     remote = auth.guest_anywhere or GUEST not in auth.loopback_users
     if remote and not _is_local(host):
-        advice = "slotmq user set guest --password, or delete it: everybody who reaches the port is an administrator"
-        return bad("guest", "guest has the password guest and may log in from other machines", advice)
+        advice = "slotmq user set guest --password, or delete it: everybody who can reach the port is an administrator"
+        return bad("guest", "guest has the password guest and can log in from other machines", advice)
     return fine("guest", "guest has the password guest, for clients on this machine only")
 
 
@@ -107,7 +107,7 @@ def anonymous_findings(settings: Settings) -> Iterator[Diagnosis]:
     mqtt = settings.mqtt
     host = mqtt.host or settings.server.host
     if mqtt.enabled and mqtt.anonymous_user and not _is_local(host):
-        found = f"MQTT clients of any machine connect to {host} without a login, as user '{mqtt.anonymous_user}'"
+        found = f"MQTT clients on any machine can connect to {host} without a login, as user '{mqtt.anonymous_user}'"
         yield warn("mqtt", found, "empty mqtt.anonymous_user, or set mqtt.host, or give the user few permissions")
 
 
@@ -119,56 +119,56 @@ def _is_local(host: str) -> bool:
 
 
 def broker_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
-    """Check what `slotmq status` shows."""
+    """Check the output of `slotmq status`."""
     version = status["version"]
     if version != __version__:
-        yield warn("broker", f"version {version} runs, and {__version__} is installed", "restart it to upgrade")
+        yield warn("broker", f"version {version} is running, and {__version__} is installed", "restart it to upgrade")
     else:
         yield fine("broker", f"version {version} runs as process {status['pid']}")
     for alarm in status["alarms"]:
         blocked = status.get("connections_blocked", 0)
         yield bad("alarm", f"low on {alarm['kind']}: publishers are blocked ({blocked} now)", ADVICE[alarm["kind"]])
     for vhost in status["vhosts_down"]:
-        advice = "see the log, and docs/store.md: what damage does"
+        advice = "see the log, and docs/store.md about damage"
         yield bad("vhost", f"vhost '{vhost['vhost']}' is down: {vhost['reason']}", advice)
     for row in status.get("publishers_lost", ()):
         name = f"{row['connection']} ({row['connection_name']})" if row["connection_name"] else row["connection"]
         lost = f"{row['messages']:,} messages that it published to vhost '{row['vhost']}' at a limit, without confirms"
         advice = "let it use publisher confirms (docs/publishing.md), or raise the limit of its queue"
         yield warn("publisher", f"connection {name} of user '{row['user']}' lost {lost}", advice)
-    used, most = status.get("descriptors"), status.get("descriptors_max")
-    if used is not None and most:
-        found = f"{used:,} of {most:,} file descriptors are open"
-        if used > MANY * most:
+    used, limit = status.get("descriptors"), status.get("descriptors_max")
+    if used is not None and limit:
+        found = f"{used:,} of {limit:,} file descriptors are open"
+        if used > DESCRIPTORS_WARN_RATIO * limit:
             yield warn("descriptors", found, "raise the limit (LimitNOFILE), or close idle connections")
         else:
             yield fine("descriptors", found)
 
 
-def settings_of(told: Mapping[str, Any], folder: Path) -> Settings:
-    """Return the settings that the broker on a folder has reported, with absolute paths and without secrets."""
-    given: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in told["settings"].items()}
+def settings_of(report: Mapping[str, Any], folder: Path) -> Settings:
+    """Return the settings that the broker of a data folder has reported, with absolute paths and without secrets."""
+    given: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in report["settings"].items()}
     for section in ("cluster", "overlay", "zmq"):  # their URLs are secrets
         given.pop(section, None)
     tls = given.get("tls", {})
-    tls |= {key: str(Path(told["folder"], tls[key])) for key in ("certfile", "keyfile", "cafile") if tls.get(key)}
+    tls |= {key: str(Path(report["folder"], tls[key])) for key in ("certfile", "keyfile", "cafile") if tls.get(key)}
     given.setdefault("server", {})["data_dir"] = folder
     return Settings(**given)
 
 
 def settings_findings(running: Settings, wanted: Settings | None, file: Path | None) -> Iterator[Diagnosis]:
-    """Compare the settings of the running broker with those of a file and the environment, None if none are named."""
+    """Compare the settings of the running broker with those of a file and the environment, None without a file."""
     differ = [] if wanted is None else [change for change in changes(running, wanted) if _is_comparable(change)]
     if differ:
         names = ", ".join(f"{change.section}.{change.key}" for change in differ)
-        again = "restart the broker" if any(change.needs_restart for change in differ) else "slotmq reload"
-        yield warn("settings", f"the broker runs with other values than {file} has: {names}", f"{again}, or undo them")
+        remedy = "restart the broker" if any(change.needs_restart for change in differ) else "slotmq reload"
+        yield warn("settings", f"the broker runs with other values than {file} has: {names}", f"{remedy}, or undo them")
     else:
         yield fine("settings", "those of the running broker")
 
 
 def _is_comparable(change: Change) -> bool:
-    """Return whether the running broker shows a setting in the same form: no secrets, and no paths that may be
+    """Return whether the broker reports a setting in the form of the file: no secrets, and no paths, which can be
     relative.
     """
     if change.section in ("cluster", "overlay", "zmq") or change.key in ("users", "default_pass", "key_password"):
@@ -177,7 +177,7 @@ def _is_comparable(change: Change) -> bool:
 
 
 def guest_logs_in(url: str) -> bool | None:
-    """Return whether guest can log in with the password guest; None if the broker could not be asked."""
+    """Return whether guest can log in with the password guest; None if the broker did not answer."""
     try:
         BlockingLink(AmqpAddress.parse(url), {"connection_name": "slotmq doctor"}).close()
     except LinkRefused as refused:

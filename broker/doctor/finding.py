@@ -1,4 +1,4 @@
-"""The result of a check."""
+"""The findings of checks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Verdict(StrEnum):
-    """WARN: the broker works, and less well than it could. BAD: it will not start, or breaks a promise."""
+    """The result of a check. WARN: the broker works, but not as well as it could. BAD: it fails or breaks a promise."""
 
     OK = "ok"
     WARN = "warn"
@@ -16,7 +16,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """One line of the report. Shapes: `advice` says what to change, empty if nothing."""
+    """One line of the report. Shapes: `advice` says what to change, and is empty if nothing needs to change."""
 
     check: str
     verdict: Verdict
@@ -30,7 +30,7 @@ def fine(check: str, found: str) -> Diagnosis:
 
 
 def warn(check: str, found: str, advice: str) -> Diagnosis:
-    """Return a finding that should be changed some time."""
+    """Return a finding that should be changed."""
     return Diagnosis(check, Verdict.WARN, found, advice)
 
 

@@ -1,4 +1,4 @@
-"""The data folder and its disk: access, kind of file system, free space, and how long a sync takes."""
+"""Checks of the data folder and its disk: access, file system, free space, and the duration of a sync."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from broker.store.files import Files
 SYNCS: Final = 32
 BLOCK: Final = bytes(4096)
 SLOW_S: Final = 0.020  # a publisher that waits for each confirm gets 50 messages a second
-UNREAL_S: Final = 0.000_020  # no device writes that fast
-OTHERS: Final = 0o077
+UNREAL_S: Final = 0.000_020  # no device syncs that fast
+OTHERS_MODE: Final = 0o077
 MOUNTS: Final = Path("/proc/mounts")
 MEMORY: Final = ("tmpfs", "ramfs")
 NETWORK: Final = ("nfs", "nfs4", "cifs", "smb3", "9p", "fuse.sshfs")
@@ -30,7 +30,7 @@ MIB: Final = 1 << 20
 
 
 def folder_findings(settings: Settings) -> Iterator[Diagnosis]:
-    """Check the data folder, or before the first start the nearest existing folder above it. *Blocking.*"""
+    """Check the data folder, or, before the first start, its nearest existing parent. *Blocking.*"""
     folder = settings.server.data_dir.absolute()
     if folder.exists() and not folder.is_dir():
         yield bad("data folder", f"{folder} is not a folder", "change server.data_dir")
@@ -48,29 +48,29 @@ def folder_findings(settings: Settings) -> Iterator[Diagnosis]:
         mode = folder.stat().st_mode & 0o777
         linked = _link(folder)
         if linked:
-            yield bad("data folder", linked, "move what it leads to here, or mount it here")
+            yield bad("data folder", linked, "move its target here, or mount it here")
         if mode & WRITABLE:
             yield warn("data folder", f"{folder} has mode {mode:o}: {OPEN_TO_OTHERS}", f"chmod 700 {folder}")
-        elif mode & OTHERS:
+        elif mode & OTHERS_MODE:
             others = f"{folder} has mode {mode:o}: other users can read messages and password hashes"
             yield warn("data folder", others, f"chmod 700 {folder}")
         elif not linked:
             yield fine("data folder", f"{folder}, for its owner only")
     else:
-        yield fine("data folder", f"{folder} is made at the first start")
+        yield fine("data folder", f"{folder} is created at the first start")
     yield _kind(there)
     yield _space(there, settings.store.disk_free_min_bytes)
     yield _speed(there)
 
 
 def _link(folder: Path) -> str:
-    """Return the error about a symbolic link in a data folder, empty if there is no link."""
+    """Return the error for a symbolic link in a data folder, empty without one."""
     try:
         check_links(Files(), folder)
     except LinkedFolder as found:
         return str(found)
     except StoreFailed:
-        pass  # the folder cannot be read: other checks report that
+        pass  # other checks report that the folder cannot be read
     return ""
 
 
@@ -81,19 +81,19 @@ def _kind(folder: Path) -> Diagnosis:
     if kind in NETWORK:
         return warn("file system", f"{kind}: a network file system", "put server.data_dir on a local disk")
     if kind in LAYERED:
-        return warn("file system", f"{kind}: the data ends with the container", "mount a volume at server.data_dir")
+        return warn("file system", f"{kind}: the container's end deletes it", "mount a volume at server.data_dir")
     return fine("file system", kind or "unknown")
 
 
 def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
-    """Return the type of the file system of a folder, empty where the system does not say."""
-    best, kind = -1, ""
+    """Return the type of the file system of a folder, empty if the system does not report it."""
+    longest, kind = -1, ""
     with suppress(OSError):
         for line in mounts.read_text(errors="replace").splitlines():
-            _device, point, one, *_rest = line.split(" ")
+            _device, point, type_, *_rest = line.split(" ")
             point = point.encode().decode("unicode_escape")  # a space is \040
-            if folder.resolve().is_relative_to(point) and len(point) >= best:
-                best, kind = len(point), one
+            if folder.resolve().is_relative_to(point) and len(point) >= longest:
+                longest, kind = len(point), type_
     return kind
 
 
@@ -119,7 +119,7 @@ def _speed(folder: Path) -> Diagnosis:
 
 
 def sync_times_s(folder: Path) -> list[float]:
-    """Return the durations of small writes, each synced as the store does it."""
+    """Return the durations of small writes that are each synced as in the store."""
     times_s = []
     with tempfile.NamedTemporaryFile(dir=folder) as made:
         file = Files().open(Path(made.name), write=True)
@@ -135,12 +135,12 @@ def sync_times_s(folder: Path) -> list[float]:
 
 
 def sync_finding(*times_s: float) -> Diagnosis:
-    """Judge how long syncs take: a confirm waits for one."""
+    """Return the finding for the durations of syncs, for one of which each confirm waits."""
     median_s, longest_s = statistics.median(times_s), max(times_s)
     found = f"a sync takes {median_s * 1000:.2f} ms, at most {longest_s * 1000:.1f} ms ({len(times_s)} measured)"
     if median_s > SLOW_S:
         return warn("disk speed", f"{found}: each confirm waits for one", "use a faster disk, an SSD for example")
     if median_s < UNREAL_S:
-        hint = "confirmed messages survive a crash of the broker, but perhaps no power loss: check the disk's cache"
+        hint = "confirmed messages survive a crash of the broker, but perhaps not a power loss: check the disk's cache"
         return warn("disk speed", f"{found}: no disk is that fast", hint)
     return fine("disk speed", found)

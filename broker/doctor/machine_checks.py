@@ -1,4 +1,4 @@
-"""The machine: descriptors, memory, processor, clock, kernel, and the build of the broker."""
+"""Checks of the machine: descriptors, memory, processor, clock, kernel, and the build of the broker."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from broker.store.files import Files
 
 MIB: Final = 1 << 20
 BASE_BYTES: Final = 96 * MIB  # of a broker without messages
-FILES_OF_STORE: Final = 1024
-BACKLOG: Final = Path("/proc/sys/net/core/somaxconn")
-PROCESSOR: Final = Path("/sys/fs/cgroup/cpu.max")
+STORE_DESCRIPTORS: Final = 1024
+SOMAXCONN_FILE: Final = Path("/proc/sys/net/core/somaxconn")
+CPU_QUOTA_FILE: Final = Path("/sys/fs/cgroup/cpu.max")
 UNSYNCHRONISED: Final = 0x40  # STA_UNSYNC of adjtimex(2)
-TIMEX_BYTES: Final = 512  # more than any struct timex
+TIMEX_BYTES: Final = 512  # larger than any struct timex
 STATUS_AT: Final = 40 if ctypes.sizeof(ctypes.c_long) == 8 else 20
-AHEAD_MS: Final = 60_000
+CLOCK_AHEAD_MAX_MS: Final = 60_000
 
 
 def machine_findings(settings: Settings) -> Iterator[Diagnosis]:
-    """Check the machine. *Blocking.*"""
+    """Check the machine on which the broker runs. *Blocking.*"""
     yield _build()
     yield _http(settings)
     yield _descriptors(settings)
@@ -65,14 +65,14 @@ def _http(settings: Settings) -> Diagnosis:
     if not missing:
         return fine("http", "slotmq[manage] is installed")
     found, advice = f"no module {missing[0]}", "pip install '.[manage]' in a clone of SlotMQ"
-    asked = any(getattr(settings, name).is_asked_for for name in ports)
+    asked = any(getattr(settings, name).is_required for name in ports)
     return bad("http", found, advice) if asked else warn("http", f"{found}: no HTTP API and no metrics", advice)
 
 
 def _descriptors(settings: Settings) -> Diagnosis:
     _soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     usable = DESCRIPTORS_WANTED if hard == resource.RLIM_INFINITY else min(hard, DESCRIPTORS_WANTED)
-    wanted = settings.server.connections_max + FILES_OF_STORE
+    wanted = settings.server.connections_max + STORE_DESCRIPTORS
     found = f"{usable:,} file descriptors for server.connections_max = {settings.server.connections_max:,} clients"
     if usable < wanted:
         advice = f"ulimit -n {wanted}, or LimitNOFILE={wanted} in the unit of systemd"
@@ -94,29 +94,29 @@ def _memory(settings: Settings) -> Diagnosis:
     if resident_bytes + BASE_BYTES > alarm_bytes:
         least = (alarm_bytes - BASE_BYTES) // MIB
         advice = f"lower memory.resident_max_bytes to {least} MiB" if least > 0 else "give the process more memory"
-        return warn("memory", found, f"{advice}: else the alarm comes before messages are paged out")
+        return warn("memory", found, f"{advice}: otherwise the alarm is raised before messages are paged out")
     return fine("memory", found)
 
 
 def _processor() -> Iterator[Diagnosis]:
     with suppress(OSError, ValueError):
-        quota, period = PROCESSOR.read_text().split()
+        quota, period = CPU_QUOTA_FILE.read_text().split()
         if quota != "max" and int(quota) < int(period):
-            found = f"the control group may use {int(quota) * 100 // int(period)} % of one processor"
-            yield warn("processor", found, "give the broker a whole one: a limit stops it for parts of each 100 ms")
+            found = f"the control group can use {int(quota) * 100 // int(period)} % of one processor"
+            yield warn("processor", found, "give the broker a whole one: the limit stops it in each period")
 
 
 def _clock() -> Diagnosis:
     try:
-        timex = ctypes.create_string_buffer(TIMEX_BYTES)  # modes 0: read only
+        timex = ctypes.create_string_buffer(TIMEX_BYTES)  # with modes = 0 it only reads
         state = ctypes.CDLL(None).adjtimex(timex)
     except (OSError, AttributeError):
-        return fine("clock", "unknown: the system does not say whether it is synchronised")
+        return fine("clock", "unknown: the system does not report whether it is synchronised")
     status = ctypes.c_int.from_buffer(timex, STATUS_AT).value
     if state >= 0 and status & UNSYNCHRONISED:
         advice = "run chrony or systemd-timesyncd: times to live and timestamps depend on it"
         return warn("clock", "nothing synchronises the system's clock", advice)
-    return fine("clock", "synchronised" if state >= 0 else "unknown: the system does not say")
+    return fine("clock", "synchronised" if state >= 0 else "unknown: the system does not report it")
 
 
 def _clock_file(folder: Path) -> Iterator[Diagnosis]:
@@ -125,17 +125,17 @@ def _clock_file(folder: Path) -> Iterator[Diagnosis]:
     except BrokerError as error:
         yield bad("clock", str(error), "restore the file `clock` from a backup")
         return
-    if state.ahead_ms > AHEAD_MS:
+    if state.ahead_ms > CLOCK_AHEAD_MAX_MS:
         found = f"the system's clock was set back: the broker's is {state.ahead_ms // 1000:,} s ahead"
-        yield warn("clock", found, "set the system's clock right; delays and times to live count on the broker's")
+        yield warn("clock", found, "correct the system's clock; delays and times to live follow the broker's")
 
 
 def _backlog(settings: Settings) -> Iterator[Diagnosis]:
     with suppress(OSError, ValueError):
-        most = int(BACKLOG.read_text())
+        limit = int(SOMAXCONN_FILE.read_text())
         wanted = settings.server.backlog
-        found = f"net.core.somaxconn = {most} for server.backlog = {wanted}"
-        if most < wanted:
-            yield warn("kernel", found, f"sysctl -w net.core.somaxconn={wanted}: a rush of clients is refused else")
+        found = f"net.core.somaxconn = {limit} for server.backlog = {wanted}"
+        if limit < wanted:
+            yield warn("kernel", found, f"sysctl -w net.core.somaxconn={wanted}, against refused bursts of clients")
         else:
             yield fine("kernel", found)

@@ -1,4 +1,4 @@
-"""Draws lines, columns and heat maps as inline SVG; the page's style sets the colours of the classes."""
+"""Draws line, column and heat charts as inline SVG, whose colours are set by the style sheets of the page."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ _LEFT: Final = 64
 _RIGHT: Final = 14
 _TOP: Final = 12
 _BOTTOM: Final = 46
-_MOST_DOTS: Final = 240  # of a line: more would enlarge the page without a visible difference
-_EVEN, _THIN, _NEST = 2.2, 1.8, 1.8
+_DOTS_MAX: Final = 240  # of a line: more would enlarge the page without a visible difference
+_STROKE, _STROKE_INNERMOST, _STROKE_STEP = 2.2, 1.8, 1.8  # the widths of lines; nested lines become wider
 _LETTER: Final = 7.2  # the width of a letter of the axis text
-_COLUMN_SHARE: Final = 0.7  # of the room between two buckets; the rest separates columns
+_COLUMN_RATIO: Final = 0.7  # of the width of a bucket; the rest separates columns
 _COLUMN_MAX: Final = 60.0
-_NAMES: Final = 230  # room for the names of heat rows
+_NAMES: Final = 230  # the width of the names of heat rows
 _NAME_LETTERS: Final = 34
-_SUMS: Final = 70  # room for their sums
-_ROW: Final = 22
-_PALEST: Final = 0.08
+_TEXTS: Final = 70  # the width of their texts
+_ROW: Final = 22  # the height of a heat row
+_OPACITY_MIN: Final = 0.08
 
 Columns = Sequence[tuple[float, float, str]]  # bucket, height, tooltip text
 
 
 @dataclass(frozen=True, slots=True)
 class Drawing:
-    """A chart: title, size, SVG elements, and the legend.
+    """A chart: its title, size, SVG elements and legend.
 
-    Shapes: `legend` has the name of each line and the classes of its colour; None if the chart has no lines.
+    Shapes: `legend` has the name of each line and the style classes of its colour; None if the chart has no lines.
     """
 
     title: str
@@ -55,7 +55,6 @@ class Drawing:
     legend: Sequence[tuple[str, str]] | None = None
 
     def figure(self) -> str:
-        """Return the chart as an HTML figure; the page's style sets its colours."""
         title, body, listed = escaped(self.title), "\n".join(self.parts), ""
         if self.legend is not None:
             entries = "".join(f'<li class="{classes}">{escaped(name)}</li>' for name, classes in self.legend)
@@ -115,10 +114,7 @@ def _legend(drawing: Drawing, width: int) -> tuple[int, str]:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A named line.
-
-    Shapes: `points` are (x, y, tooltip text).
-    """
+    """A named line. Shapes: `points` are (x, y, tooltip text)."""
 
     name: str
     points: Sequence[tuple[float, float, str]]
@@ -127,7 +123,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """A row of a heat map: its name, a value for each place, and the text at its end."""
+    """A row of a heat chart: its name, a value for each column, and the text at its end."""
 
     name: str
     values: Sequence[float]
@@ -167,22 +163,22 @@ class _Plot:
 def line_chart(
     title: str, x: Axis, y: Axis, drawn: Sequence[Line], *, nested: bool = False, width: int = NARROW
 ) -> Drawing:
-    """Return a chart with a legend for several lines; `nested` lines overlap, the first being the widest."""
+    """Return a line chart with a legend. `nested` lines overlap, so each is thinner than the one before."""
     plot = _Plot(x, y, width)
     shown = [line for line in drawn if line.points]
-    widths = [_THIN + _NEST * at if nested else _EVEN for at in reversed(range(len(shown)))]
+    widths = [_STROKE_INNERMOST + _STROKE_STEP * at if nested else _STROKE for at in reversed(range(len(shown)))]
     parts = [*plot.grid(), *(_path(plot, line, stroke) for line, stroke in zip(shown, widths, strict=True))]
     parts += [_dots(plot, line) for line in shown]
     return Drawing(title, width, _HEIGHT, parts, [(line.name, _colour(line)) for line in shown])
 
 
 def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = NARROW) -> Drawing:
-    """Return a chart with a column for each given bucket; other buckets stay empty on the axis."""
+    """Return a column chart; buckets of the axis without a column are empty."""
     plot = _Plot(x, y, width)
-    wide = min(_COLUMN_MAX, _COLUMN_SHARE * (plot.across(x.low + 1) - plot.across(x.low)))
+    wide = min(_COLUMN_MAX, _COLUMN_RATIO * (plot.across(x.low + 1) - plot.across(x.low)))
     parts = plot.grid()
     for bucket, height, title_of in drawn:
-        top, middle = min(plot.up(height), _HEIGHT - _BOTTOM - 1), plot.across(bucket)  # small values are visible too
+        top, middle = min(plot.up(height), _HEIGHT - _BOTTOM - 1), plot.across(bucket)  # at least 1 pixel high
         parts.append(
             f'<rect x="{middle - wide / 2:.1f}" y="{top:.1f}" width="{wide:.1f}" '
             f'height="{_HEIGHT - _BOTTOM - top:.1f}" class="bar"><title>{escaped(title_of)}</title></rect>'
@@ -191,9 +187,9 @@ def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = N
 
 
 def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[[HeatRow, int], str]) -> Drawing:
-    """Return a chart with a row of squares for each name; darker squares are larger values, on a square-root scale."""
+    """Return a heat chart with a row of cells for each name; larger values are darker, on a square-root scale."""
     most = max((value for row in rows for value in row.values), default=0) or 1
-    end, foot = WIDE - _SUMS, _TOP + _ROW * len(rows)
+    end, foot = WIDE - _TEXTS, _TOP + _ROW * len(rows)
     parts = []
     for at, row in enumerate(rows):
         y, step = _TOP + _ROW * at, (end - _NAMES) / max(1, len(row.values))
@@ -204,7 +200,7 @@ def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[
         parts.append(f'<rect x="{_NAMES}" y="{y + 1}" width="{end - _NAMES}" height="{_ROW - 2}" class="cold"/>')
         parts += [
             f'<rect x="{_NAMES + step * place:.2f}" y="{y + 1}" width="{step + 0.2:.2f}" height="{_ROW - 2}" '
-            f'class="bar" fill-opacity="{_PALEST + (1 - _PALEST) * math.sqrt(value / most):.2f}">'
+            f'class="bar" fill-opacity="{_OPACITY_MIN + (1 - _OPACITY_MIN) * math.sqrt(value / most):.2f}">'
             f"<title>{escaped(title_of(row, place))}</title></rect>"
             for place, value in enumerate(row.values)
             if value
@@ -215,7 +211,7 @@ def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[
 
 
 def _foot(x: Axis, first: float, last: float, foot: float, width: int) -> list[str]:
-    """Return the ticks below a picture, those labels that fit, and the axis's title."""
+    """Return the ticks of the horizontal axis, those of their labels that fit, and its title."""
     parts, taken = [], 0.0
     for value, text in x.ticks:
         at = first + (last - first) * x.place(value)
@@ -243,7 +239,7 @@ def _path(plot: _Plot, line: Line, stroke: float) -> str:
 
 
 def _dots(plot: _Plot, line: Line) -> str:
-    if len(line.points) > _MOST_DOTS:
+    if len(line.points) > _DOTS_MAX:
         return ""
     seen = " lone" if len(line.points) == 1 else ""
     return "".join(

@@ -9,23 +9,23 @@ from typing import Final, NamedTuple
 
 ROWS_MAX: Final = 50
 TILES_ACROSS: Final = 6
-_NOTHING_OUTSIDE: Final = "default-src 'none'; style-src 'unsafe-inline'"  # so a page cannot load external resources
+_NOTHING_OUTSIDE: Final = "default-src 'none'; style-src 'unsafe-inline'"  # pages load no external resources
 
 
 class Amount(NamedTuple):
-    """A number in a table, as text; `share` is the coloured part of its cell."""
+    """A number in a table, as text; `share` is the part of its cell that is coloured."""
 
     text: str
     share: float = 0.0
 
 
 def style(*names: str) -> str:
-    """Return style sheets of this folder."""
+    """Return the contents of style sheets in this folder."""
     return "\n" + "".join([(Path(__file__).parent / f"{name}.css").read_text() for name in names])
 
 
 def plain(text: str) -> str:
-    """Return text without terminal control characters: a broker may announce any name."""
+    """Return text with escaped control characters, because a broker may announce any name."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 
@@ -34,16 +34,16 @@ def escaped(text: str) -> str:
     return html.escape(plain(text))
 
 
-def table(head: Sequence[str], rows: Iterable[Sequence[str | int | Amount]], *, most: int = ROWS_MAX) -> str:
-    """Return a table with right-aligned numbers. Of many rows it shows the first and the number of the others."""
+def table(head: Sequence[str], rows: Iterable[Sequence[str | int | Amount]], *, rows_max: int = ROWS_MAX) -> str:
+    """Return a table of up to `rows_max` rows, with right-aligned numbers and the count of omitted rows."""
     shown = list(rows)
     numbers = [bool(shown) and not isinstance(cell, str) for cell in (shown[0] if shown else head)]
     heads = "".join(
         f"<th{' class=number' if number else ''}>{escaped(name)}</th>"
         for name, number in zip(head, numbers, strict=True)
     )
-    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in shown[:most])
-    more = f'<p class="soft">and {len(shown) - most:,} more</p>\n' if len(shown) > most else ""
+    body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>\n" for row in shown[:rows_max])
+    more = f'<p class="soft">and {len(shown) - rows_max:,} more</p>\n' if len(shown) > rows_max else ""
     return f'<div class="wide"><table><thead><tr>{heads}</tr></thead><tbody>\n{body}</tbody></table></div>{more}\n'
 
 
@@ -58,7 +58,7 @@ def _cell(value: str | int | Amount) -> str:
 
 
 def tiles(facts: Sequence[tuple[str, str]]) -> str:
-    """Return the headline figures of a page, each a value with its name."""
+    """Return the headline figures of a page, as pairs of a value and its name."""
     shown = "".join(
         f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(name)}</span></div>' for value, name in facts
     )

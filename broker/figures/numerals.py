@@ -45,7 +45,7 @@ def duration_text(us: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """Return a span of time in its largest unit and the next: 2 d 3 h, 40 s."""
+    """Return a span of time in its largest unit and the next smaller one: 2 d 3 h, 40 s."""
     whole = round(seconds)
     for size, name, smaller, smaller_name in _SPANS:
         if whole >= size:
@@ -65,7 +65,7 @@ def number_text(value: float) -> str:
 
 
 def ratio_text(value: float, base: float) -> str | None:
-    """Return the ratio of a value to `base`, None if there is no base to compare with."""
+    """Return the ratio of a value to `base`, None if it is undefined."""
     if base <= 0 or value < 0:
         return None
     ratio = value / base

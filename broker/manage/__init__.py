@@ -1,1 +1,1 @@
-"""The HTTP API: what an operator, a monitoring system, the web page and remote readers ask a running broker."""
+"""The HTTP API of a running broker for operators, monitoring systems, the web page and remote readers of slots."""

@@ -1,7 +1,7 @@
-"""Acting as the caller of a request, over an AMQP connection within the process. So a user has the same rights to
-queues, exchanges, bindings and messages over HTTP as over AMQP, with the same limits, counters and texts. The
-operations of the same names serve an operator without a session, and may change the exclusive queues of any
-connection. The API uses an operation only for features that AMQP lacks, such as a move. Source: RabbitMQ's management
+"""AMQP connections within the process, over which the API acts as the caller of a request. So a user has the same
+permissions for queues, exchanges, bindings and messages over HTTP as over AMQP, and the same limits, counters and error
+texts. Operations of the same names are for operators without a session, and may change the exclusive queues of any
+connection. The API uses them only for features that AMQP lacks, such as moving messages. Source: RabbitMQ's management
 plugin, rabbit_mgmt_util:with_channel.
 """
 
@@ -25,15 +25,15 @@ from broker.manage.call import Call
 from broker.manage.refusal import HttpRefused, bad_request
 
 CHANNEL: Final = 1
-ACT_S: Final = 30.0  # a cluster that has lost its database answers later, or never
+ACT_LIMIT_S: Final = 30.0  # a cluster without its database answers later, or never
 CLOSED: Final = "the request is answered"
 STATUS: Final = {0: 503, 320: 503, 403: 401, 404: 404, 530: 401, 541: 503}
-"""The status for a reply code, 400 for the others; 0 is no code: the connection was lost."""
-WORDS: Final = {404: "not_found"}
+"""The status for an AMQP reply code, 400 for others; the code is 0 if the connection was lost."""
+ERRORS: Final = {404: "not_found"}
 
 
-class Acting(ClientEvents):
-    """A connection with one channel, as the caller of a request. Raises: CallRefused from each method."""
+class CallerConnection(ClientEvents):
+    """An AMQP connection with one channel, as the caller of a request. Raises: CallRefused from each method."""
 
     def __init__(self, name: str, vhost: str, alarms: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         """`alarms` returns the raised alarms."""
@@ -48,7 +48,7 @@ class Acting(ClientEvents):
         return await self.connection.call(CHANNEL, method)
 
     async def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> bool | None:
-        """Publish a message, and return once it is safe whether it was routed, None if a queue rejected it.
+        """Publish a message, and return after its confirm whether it was routed; None if a queue rejected it.
 
         Raises: HttpRefused while an alarm blocks publishers.
         """
@@ -69,37 +69,35 @@ class Acting(ClientEvents):
         return not self._returned if self._settled.result() else None
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Received | None:
-        """Take a message out of a queue, which stays unacked with this connection; None if there is none."""
+        """Get a message of a queue, which is unacked until it is settled; None if the queue is empty."""
         answer = await self.call(GetAny(queue=queue, no_ack=no_ack))
         return answer if isinstance(answer, Received) else None
 
     def settle(self, tag: int, *, requeue: bool, ack: bool) -> None:
-        """Ack, requeue or reject the messages up to a tag; `acting` waits until it is done."""
+        """Ack, requeue or reject the messages up to a tag; `acting` waits for the effect."""
         method: Method = (
             commands.Basic.Ack(tag, multiple=True) if ack else commands.Basic.Nack(tag, multiple=True, requeue=requeue)
         )
         self.connection.cast(CHANNEL, method)
 
     def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
-        """Handle the confirm of the publish."""
         if self._settled is not None and not self._settled.done():
             self._settled.set_result(accepted)
 
     def returned(self, message: Received) -> None:
-        """Record that the publish was not routed."""
         self._returned = True
 
 
 @asynccontextmanager
-async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
+async def acting(call: Call, vhost: str) -> AsyncIterator[CallerConnection]:
     """Yield a connection to a vhost as the caller; its changes are on disk when the block ends.
 
     Raises: HttpRefused for refusals of the broker, and 503 if it does not answer in time.
     """
     name = f"http {call.client.peer.name}"
-    client = Acting(name, vhost, lambda: call.broker.facts()["alarms"])
+    client = CallerConnection(name, vhost, lambda: call.broker.facts()["alarms"])
     try:
-        async with asyncio.timeout(ACT_S):
+        async with asyncio.timeout(ACT_LIMIT_S):
             peer = Peer(name, inside=call.user.name)
             await client.connection.dial_within(lambda end: call.broker.listener.attach(end, peer))
             await client.connection.open()
@@ -119,14 +117,14 @@ async def acting(call: Call, vhost: str) -> AsyncIterator[Acting]:
 
 
 def check_names(method: Method) -> None:
-    """Refuse a name or a key that is too long for a method. Raises: HttpRefused."""
+    """Check that no name or key is too long for a method. Raises: HttpRefused."""
     for name, value in method:
         if isinstance(value, str) and not is_short_text(value):
             raise bad_request(f"{name} has at most {SHORT_STRING_MAX_BYTES} bytes")
 
 
 def _refusal(refused: CallRefused) -> HttpRefused:
-    """Return the refusal, with the text without the name of its code."""
+    """Return the answer for a refused method, whose text does not repeat the name of the code."""
     status = STATUS.get(refused.code, 400)
     text = str(refused)
-    return HttpRefused(status, text.partition(" - ")[2] or text if refused.code else text, WORDS.get(status))
+    return HttpRefused(status, text.partition(" - ")[2] or text if refused.code else text, ERRORS.get(status))

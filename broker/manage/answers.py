@@ -1,4 +1,4 @@
-"""Answers: JSON values, long lists in pieces, those without a body; and a deadline for the sending of each piece."""
+"""Answers: JSON values, long lists sent in pieces, and empty bodies; each piece has a deadline."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ __all__ = ["Response"]
 
 JSON: Final = "application/json"
 encode: Final = Encoder().encode
-ROWS_AT_ONCE: Final = 100  # rows that are made and encoded between two turns of the loop
+ROWS_AT_ONCE: Final = 100  # generated and encoded between two turns of the loop
 PIECE_BYTES: Final = 64 << 10
-USUAL: Final = (
+COMMON_HEADERS: Final = (
     (b"server", b"SlotMQ"),
     (b"x-content-type-options", b"nosniff"),
     (b"cache-control", b"no-store"),
@@ -36,9 +36,9 @@ _log = get_logger()
 
 
 class PieceResponse(Response):
-    """Send pieces as they come; each waits until the client has room for it.
+    """Send pieces as they are generated, as fast as the client reads them. HEAD gets only the headers.
 
-    The listener cancels it when the client disconnects. HEAD gets the headers, and no piece is made.
+    The listener cancels it when the client disconnects.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class PieceResponse(Response):
         self.init_headers(headers)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the answer."""
         try:
             async with aclosing(self._pieces) as pieces:
                 await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
@@ -72,33 +71,33 @@ class PieceResponse(Response):
 
 
 def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer with a JSON value. Cost: linear; a long list is for `rows_answer`."""
+    """Return an answer with a JSON value. Cost: O(size) in one turn, so use `rows_answer` for a long list."""
     return Response(encoded(value) + b"\n", status, headers, media_type=JSON)
 
 
 def rows_answer(
     rows: Iterable[Any], before: bytes = b"[", after: bytes = b"]\n", *, at_once: int = ROWS_AT_ONCE
 ) -> Response:
-    """Return an answer with a list of JSON values, which are taken from `rows` and encoded in pieces.
+    """Return an answer with a list of JSON values, which are read from `rows` and encoded in slices.
 
-    Between two pieces the loop does other work, so what `rows` reads may change. `before` and `after` surround the
-    rows: a list, or an object that ends with one. `at_once` rows should take less than a millisecond.
+    The loop does other work between two slices, so the objects behind `rows` may change. `before` and `after` enclose
+    the rows, in a list or in an object that ends with one. `at_once` rows should take less than a millisecond.
     """
     return PieceResponse(pieces(iter(rows), before, after, at_once), media_type=JSON)
 
 
 def object_answer(value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer with a JSON object whose values may be long lists or iterators: it is encoded in pieces."""
+    """Return an answer with a JSON object, encoded in pieces: its values may be long lists or iterators."""
     return PieceResponse(object_pieces(value), headers=headers, media_type=JSON)
 
 
 def created() -> Response:
-    """Return the answer to a PUT that has made something."""
+    """Return the answer to a PUT that has created an object."""
     return Response(status_code=201)
 
 
 def no_content() -> Response:
-    """Return the answer to a change that left nothing to say."""
+    """Return the answer to a change without a result."""
     return Response(status_code=204)
 
 
@@ -106,17 +105,17 @@ def encoded(value: Any) -> bytes:
     """Return a value as JSON."""
     try:
         return encode(value)
-    except OverflowError:  # a parameter may be an integer of any length
+    except OverflowError:  # an integer of a parameter can have any length
         return json.dumps(value, separators=(",", ":")).encode()
 
 
 async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int) -> AsyncGenerator[bytes, None]:
-    """Yield a list in pieces that are worth a write; the loop turns more often than that, after `at_once` rows."""
+    """Yield a list in pieces of `PIECE_BYTES`; the loop does other work after every `at_once` rows."""
     piece = bytearray(before)
     separator = b""
-    while made := list(islice(rows, at_once)):
+    while chunk := list(islice(rows, at_once)):
         piece += separator
-        piece += encoded(made)[1:-1]
+        piece += encoded(chunk)[1:-1]
         separator = b","
         if len(piece) >= PIECE_BYTES:
             yield bytes(piece)
@@ -126,7 +125,7 @@ async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int)
 
 
 async def object_pieces(value: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-    """Yield an object in pieces, a long list or an iterator among its values in several."""
+    """Yield an object in pieces, one or more for each value."""
     before = b"{"
     for name, inner in value.items():
         head = before + encoded(name) + b":"
@@ -140,7 +139,7 @@ async def object_pieces(value: Mapping[str, Any]) -> AsyncGenerator[bytes, None]
 
 
 def refusal_response(refused: HttpRefused, *, rabbitmq: bool = False) -> Response:
-    """Return the answer for a refusal, with RabbitMQ's words if asked."""
+    """Return the answer for a refusal, with RabbitMQ's error names if `rabbitmq`."""
     headers = dict(refused.headers)
     if refused.fatal:
         headers["Connection"] = "close"
@@ -149,7 +148,7 @@ def refusal_response(refused: HttpRefused, *, rabbitmq: bool = False) -> Respons
 
 @asynccontextmanager
 async def answering(scope: Scope, send: Send) -> AsyncIterator[Send]:
-    """Answer one request: provide the `send` of its answer. An answer that has begun can only be broken off."""
+    """Yield the `send` for the answer to one request. An error of an answer that has begun closes the connection."""
     client: ApiClient = scope["state"]["client"]
     client.begin()
     try:
@@ -173,12 +172,15 @@ async def answering(scope: Scope, send: Send) -> AsyncIterator[Send]:
 def _sending(send: Send, client: ApiClient) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            given = list(message["headers"])
-            names = {name.lower() for name, _value in given}
-            usual = [(b"date", formatdate(usegmt=True).encode()), *(pair for pair in USUAL if pair[0] not in names)]
+            own = list(message["headers"])
+            names = {name.lower() for name, _value in own}
+            common = [
+                (b"date", formatdate(usegmt=True).encode()),
+                *(pair for pair in COMMON_HEADERS if pair[0] not in names),
+            ]
             if client.last and b"connection" not in names:
-                usual.append((b"connection", b"close"))
-            message["headers"] = usual + given
+                common.append((b"connection", b"close"))
+            message["headers"] = common + own
         async with asyncio.timeout(client.timeout_s):
             await send(message)
 

@@ -1,4 +1,4 @@
-"""The application: finds the route of a request, authenticates the sender, and turns errors into answers."""
+"""The ASGI application: finds the route of a request, authenticates the caller, and turns errors into answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from broker.manage.origin import check_change, check_host
 from broker.manage.page.files import page_routes
 from broker.manage.probes import PROBES
 from broker.manage.refusal import HttpRefused, not_found, refusal_of
-from broker.manage.request_target import only, path_words, query_of
+from broker.manage.request_target import check_parameters, path_words, query_of
 from broker.store.damage import StoreFailed
 
 NOUNS: Final = (
@@ -51,7 +51,7 @@ def api_routes() -> list[ApiRoute]:
 
 
 def metrics_routes() -> list[ApiRoute]:
-    """Return the routes of the listener for metrics, none of which needs a login."""
+    """Return the routes of the metrics listener, none of which needs a login."""
     return [*probes.ROUTES, *metric_routes()]
 
 
@@ -65,7 +65,7 @@ Branches = dict[str, "Branch"]
 
 
 class Branch:
-    """The routes that share the beginning of a path. Invariant: a literal word wins over a word in braces."""
+    """The routes that share the beginning of a path. A literal word takes precedence over one in braces."""
 
     def __init__(self) -> None:
         self.words: Branches = {}
@@ -73,7 +73,7 @@ class Branch:
         self.routes: dict[str, ApiRoute] = {}
 
     def grow(self, word: str) -> Branch:
-        """Return the branch after a word of a route's path; add it if there is none."""
+        """Return the branch for a word of a route's path, which is added if missing."""
         if not word.startswith("{"):
             return self.words.setdefault(word, Branch())
         if self.any_word is None:
@@ -82,7 +82,7 @@ class Branch:
 
 
 class RouteTable:
-    """Find routes. Cost: O(words of the path)."""
+    """The routes by path and method. Cost: O(words of the path) for a look-up."""
 
     def __init__(self, routes: Iterable[ApiRoute]) -> None:
         self.routes = tuple(routes)
@@ -96,9 +96,9 @@ class RouteTable:
             branch.routes[route.method] = route
 
     def find(self, method: str, path: Sequence[str]) -> tuple[ApiRoute, Mapping[str, str]]:
-        """Return the route of a request, and its words.
+        """Return the route of a request, and the values of the words in braces.
 
-        Raises: HttpRefused: 404 for a path that is not in the table, 405 for a method that is not there for it.
+        Raises: HttpRefused: 404 for an unknown path, 405 for a path without this method.
         """
         wanted = "GET" if method == "HEAD" else method
         branches = [branch for branch in _branches(self._root, path, 0) if branch.routes]
@@ -111,11 +111,11 @@ class RouteTable:
         allowed = list(dict.fromkeys(name for branch in branches for name in branch.routes))
         if "GET" in allowed:
             allowed.insert(1 + allowed.index("GET"), "HEAD")
-        raise HttpRefused(405, f"{method[:32]} is not for this path", headers=(("Allow", ", ".join(allowed)),))
+        raise HttpRefused(405, f"{method[:32]} is not allowed for this path", headers=(("Allow", ", ".join(allowed)),))
 
 
 def _branches(branch: Branch, path: Sequence[str], at: int) -> Iterable[Branch]:
-    """Yield the ends of all paths of the table that match, the most literal first."""
+    """Yield the last branches of all matching paths, the most literal first."""
     if at == len(path):
         yield branch
         return
@@ -127,13 +127,13 @@ def _branches(branch: Branch, path: Sequence[str], at: int) -> Iterable[Branch]:
 
 
 def _words(pattern: str, path: Sequence[str]) -> Mapping[str, str]:
-    """Return the values of the names in braces."""
+    """Return the words of a path by their names in braces."""
     named = zip(pattern.split("/")[1:], path, strict=True)
     return {name[1:-1]: word for name, word in named if name.startswith("{")}
 
 
 class Application:
-    """Answer requests by a table of routes."""
+    """Answers requests according to a table of routes."""
 
     def __init__(self, broker: ManagedBroker, table: RouteTable, login: HttpLogin) -> None:
         self._broker = broker
@@ -141,7 +141,6 @@ class Application:
         self._login = login
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, whatever happens; an answer that has begun can only be broken off."""
         client: ApiClient = scope["state"]["client"]
         rabbitmq = scope["path"].startswith("/api/")
         async with answering(scope, send) as sending:
@@ -158,8 +157,8 @@ class Application:
         route, words = self._table.find(scope["method"], path_words(scope["raw_path"]))
         query = query_of(scope["query_string"], route.repeats)
         if route.parameters is not None:
-            only(query, route.parameters)
-        if route.path not in PROBES and scope["scheme"] != "https":  # a certificate proves the name
+            check_parameters(query, route.parameters)
+        if route.path not in PROBES and scope["scheme"] != "https":  # with TLS, the certificate proves the name
             check_host(request.headers, client.peer, self._broker.settings().http.hosts)
         caller = NOBODY if route.needs is Needs.NOTHING else await self._login.caller(request.headers, client)
         route.needs.check(caller.user)
@@ -173,19 +172,19 @@ class Application:
 
 
 def check_head(scope: Scope, header_max_bytes: int) -> None:
-    """Refuse a head that is too long, or that different parsers could interpret differently. Raises: HttpRefused."""
+    """Refuse a head that is too long, or that parsers could interpret differently. Raises: HttpRefused."""
     size_bytes = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + LINE_BYTES
     size_bytes += sum(len(name) + len(value) + FIELD_BYTES for name, value in scope["headers"])
-    if size_bytes > header_max_bytes:  # h11 measures incomplete input only, not a head that arrived in one piece
+    if size_bytes > header_max_bytes:  # h11 measures only heads that arrive in several pieces
         raise HttpRefused(431, f"a header has at most {header_max_bytes} bytes", fatal=True)
     if scope["http_version"] not in VERSIONS:
-        raise HttpRefused(505, "HTTP/1.0 and HTTP/1.1 are spoken here", fatal=True)
+        raise HttpRefused(505, "the server supports HTTP/1.0 and HTTP/1.1", fatal=True)
     if {b"content-length", b"transfer-encoding"} <= {name for name, _value in scope["headers"]}:
         raise HttpRefused(400, "Content-Length and Transfer-Encoding exclude each other", fatal=True)
 
 
 def _receiving(receive: Receive, client: ApiClient) -> Receive:
-    """Return a `receive` that raises why the rest of a body cannot be read."""
+    """Return a `receive` that raises the error for which the rest of a body cannot be read."""
 
     async def receiving() -> Message:
         message = await receive()

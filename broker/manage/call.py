@@ -1,4 +1,4 @@
-"""One request that found its route, the user who sent it, and the login or tag that a route requires."""
+"""A request with its route and user, and the login or tag that a route requires."""
 
 from __future__ import annotations
 
@@ -34,11 +34,10 @@ FLAGS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request of a known user.
+    """A request of an authenticated user; a route without a login gets a user without a name.
 
     Shapes: `words` are the values of the names in the route's path, `query` the parameters after the question mark;
-    `needs` is what the route asked of the user; `lasts` tells a long answer whether the login still holds. A route that
-    needs no login gets a user without a name.
+        `needs` is the requirement of the route; `lasts` returns whether the login is still valid, for long answers.
     """
 
     broker: ManagedBroker
@@ -52,11 +51,11 @@ class Call:
     needs: Needs
 
     def every(self, name: str) -> list[str]:
-        """Return the values of a parameter that may be given several times."""
+        """Return the values of a parameter that can be repeated."""
         return [value for key, value in query_pairs(self.request.scope["query_string"]) if key == name]
 
     def asks(self, name: str) -> bool:
-        """Return whether a parameter is true."""
+        """Return whether a parameter of the query is true."""
         return self.query.get(name) == "true"
 
     @property
@@ -74,30 +73,32 @@ class Call:
             raise not_found()
 
     def sees_vhost(self, name: str) -> bool:
-        """Return whether the user may read about a vhost: by a right in it, or by a tag."""
+        """Return whether the user may read a vhost: by a permission in it, or by a tag."""
         return self.may(Needs.MONITORING) or self.broker.permissions.allows_vhost(self.user, name)
 
     def vhost(self) -> Vhost:
-        """Return the vhost that the path names.
+        """Return the vhost that the path names. A user with the tag monitoring may read every vhost; an administrator
+        may use administrative routes and policies in every vhost.
 
-        Raises: HttpRefused: 404 if there is none, 401 for a user without access, 503 if it is offline. A monitoring
-            user may read about every vhost; for an administrator, administrative routes and policies cover every vhost.
+        Raises: HttpRefused: 404 if it does not exist, 401 for a user without access, 503 if it is offline.
         """
         name = self.words["vhost"]
         vhosts = self.broker.administration.vhosts
         if name not in vhosts and not vhosts.is_down(name):
             raise not_found()
-        wide = (Needs.ADMINISTRATOR, Needs.POLICYMAKER)
-        every = (self.needs in wide and self.may(Needs.ADMINISTRATOR)) or (self.reads and self.may(Needs.MONITORING))
-        if not every and not self.broker.permissions.allows_vhost(self.user, name):
+        administrative = (Needs.ADMINISTRATOR, Needs.POLICYMAKER)
+        by_tag = (self.needs in administrative and self.may(Needs.ADMINISTRATOR)) or (
+            self.reads and self.may(Needs.MONITORING)
+        )
+        if not by_tag and not self.broker.permissions.allows_vhost(self.user, name):
             raise not_authorised("User not authorised to access virtual host")
         if vhosts.is_down(name):
-            reason = f": {vhosts.offline[name]}" if self.may(Needs.MONITORING) else ""  # it names files of the server
+            reason = f": {vhosts.offline[name]}" if self.may(Needs.MONITORING) else ""  # which names files
             raise HttpRefused(503, f"vhost '{name}' is down{reason}")
         return vhosts[name]
 
     def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
-        """Return the request of an operation, which the user's permissions allow. Raises: ChannelError (403)."""
+        """Return the request for an operation if the user's permissions allow it. Raises: ChannelError (403)."""
         operation, request = OPERATIONS[operation_name], Fields(arguments, UserAsker(self))
         if operation.right is not None:
             operation.right(self.broker, self.user, read(operation.parameters, request))
@@ -114,8 +115,8 @@ class Call:
         *,
         required: Collection[str] = (),
     ) -> BodyFields:
-        """Return the body's JSON object as arguments; a missing body is an empty object. Raises: HttpRefused as `body`,
-        for other JSON than an object, for an unknown field, and for a missing required one.
+        """Return the fields of the body, a JSON object; none without a body. Raises: HttpRefused as `body`, and for a
+        body that is not an object, an unknown field or a missing required one.
         """
         body = await self.body(body_max_bytes)
         try:
@@ -132,7 +133,7 @@ class Call:
         return BodyFields(found)
 
     async def body(self, max_bytes: int | None = None) -> bytes:
-        """Return the whole body, of http.body_max_bytes if nothing else is given.
+        """Return the whole body, of up to `max_bytes` or http.body_max_bytes.
 
         Raises: HttpRefused: 413 for a larger one, 408 for a slow client.
         """
@@ -158,20 +159,19 @@ class Call:
 
 
 class BodyFields(Fields):
-    """Fields of a body as RabbitMQ's tools send them: some write numbers and booleans as texts.
+    """The fields of a body; some of RabbitMQ's tools send numbers and booleans as strings.
 
-    Raises: OperationRefused, which is a 400.
+    Raises: OperationRefused, which becomes a 400.
     """
 
     def flag(self, name: str) -> bool:
-        """Return a boolean, false when it was left out."""
         value = self.value(name)
         if isinstance(value, str) and value in FLAGS:
             return FLAGS[value]
         return value is not None and super().flag(name)
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
-        """Return an integer of a range, which may be written as a text."""
+        """Return an integer from `low` to `high`, which can be sent as a string."""
         value = self.value(name)
         is_number = isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit()
         if is_number and len(value) <= len(str(high)) and low <= int(value) <= high:
@@ -179,16 +179,16 @@ class BodyFields(Fields):
         return self.integer(name, default, low, high)
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of texts, which may be written as one text with commas."""
+        """Return a list of strings, which can be sent as one string with commas."""
         value = self.value(name)
         if isinstance(value, str):
             return [text.strip() for text in value.split(",") if text.strip()]
         return [] if value is None else super().texts(name)
 
     def arguments(self, name: str) -> dict[str, Any]:
-        """Return an argument table, empty when it was left out, of what AMQP can carry."""
+        """Return a table of arguments that AMQP can encode, empty by default."""
         value = self.value(name)
-        if value is None or value == []:  # some languages write an empty object as a list
+        if value is None or value == []:  # some languages encode an empty object as a list
             return {}
         if not isinstance(value, dict):
             raise OperationRefused(f"'{name}' should be an object")
@@ -201,11 +201,11 @@ class BodyFields(Fields):
 
 @dataclass(frozen=True, slots=True)
 class ApiRoute:
-    """One line of the table; GET answers HEAD as well.
+    """A route; GET includes HEAD.
 
-    Shapes: a word of `path` in braces matches one segment that is not empty, unquoted: %2F is a part of it.
-    `respond` answers None for a change that left nothing to say; `parameters` are the names that the query may have,
-    None for any; `repeats` those that it may have several times.
+    Shapes: a word of `path` in braces matches one segment that is not empty, decoded, so %2F is part of it. `respond`
+        returns None for a change without a result; `parameters` are those allowed in the query, None for any; `repeats`
+        are those that can be repeated.
     """
 
     method: str
@@ -217,47 +217,42 @@ class ApiRoute:
 
 
 class UserAsker(Asker):
-    """A user over HTTP, whose rights are AMQP's permissions. `conversation` is the other end of a command; a
-    long-running one, such as a trace, continues only while the login is valid and `still` raises nothing.
+    """A user over HTTP with AMQP permissions. `conversation` is the requester of a command line's command; a long one,
+    such as a trace, continues only while the login is valid and `recheck` raises nothing.
     """
 
-    def __init__(self, call: Call, conversation: Asker | None = None, still: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, call: Call, conversation: Asker | None = None, recheck: Callable[[], None] = lambda: None
+    ) -> None:
         self._call = call
         self._conversation = conversation
-        self._still = still
+        self._recheck = recheck
         self.user_name = call.user.name
 
     def check_publish(self, vhost: Vhost) -> CheckPublish:
-        """Return a function that raises ChannelError for publishes that the user may not make in a vhost."""
         return partial(check_publish, self._call.broker, self._call.user, vhost)
 
     def write_progress(self, progress: Mapping[str, Any]) -> None:
-        """Send progress."""
         if self._conversation is not None:
             self._conversation.write_progress(progress)
 
     async def send_progress(self, progress: Mapping[str, Any]) -> None:
-        """Send progress, if the user may still have it. Raises: ChannelError, OperationRefused."""
+        """Send progress, if the user may still see it. Raises: ChannelError, OperationRefused."""
         if not self._call.lasts():
             raise OperationRefused(f"the login of user '{self.user_name}' has ended")
-        self._still()
+        self._recheck()
         if self._conversation is not None:
             await self._conversation.send_progress(progress)
 
-    def enough(self) -> bool:
-        """Return whether the client has ended its side, or disconnected."""
-        return self._call.client.is_gone() if self._conversation is None else self._conversation.enough()
+    def interrupted(self) -> bool:
+        return self._call.client.is_gone() if self._conversation is None else self._conversation.interrupted()
 
     async def accepted(self) -> bool:
-        """Wait for a line of the client."""
         return self._conversation is not None and await self._conversation.accepted()
 
 
 def visible_vhosts(call: Call) -> list[Vhost]:
-    """Return the vhost that the path names, or without one all that the caller sees, in order of their names.
-
-    Raises: HttpRefused 404, 401.
-    """
+    """Return the vhost that the path names, or all that the caller sees, by name. Raises: HttpRefused 404, 401."""
     if "vhost" in call.words:
         return [call.vhost()]
     vhosts = call.broker.administration.vhosts
@@ -265,8 +260,8 @@ def visible_vhosts(call: Call) -> list[Vhost]:
 
 
 def visible_sessions(call: Call) -> list[SessionOfConnection]:
-    """Return the connections visible to the caller: those of the path's vhost or user, the one that the path names, or
-    all. A user without the tag monitoring sees only that user's. Source: rabbit_mgmt_util, filter_conn_ch_list.
+    """Return the connections that the caller sees: all, those of the path's vhost or user, or the one in the path.
+    Users without the tag monitoring see only their own. Source: rabbit_mgmt_util, filter_conn_ch_list.
     Raises: HttpRefused 404, 401.
     """
     found = [session for session in call.broker.listener.sessions() if session.user is not None]
@@ -285,9 +280,9 @@ def visible_sessions(call: Call) -> list[SessionOfConnection]:
 
 
 class Needs(Enum):
-    """The requirement of a route: the tags of which any one suffices, and the reason for refusing users without.
+    """The requirement of a route: tags of which a user needs one, and the reason for refusing users without them.
 
-    NOTHING takes no login, LOGIN any user. Source: RabbitMQ's table of management permissions, and the texts of
+    NOTHING requires no login, LOGIN any user. Source: RabbitMQ's table of management permissions, and the texts of
     rabbit_web_dispatch_access_control.
     """
 

@@ -1,8 +1,8 @@
 """One client's connection: uvicorn's HTTP/1.1 protocol with this broker's limits.
 
-uvicorn parses requests and runs the application. This adds: a deadline for the head of a request, which begins when the
-previous request is answered; a limit for the size of a head; JSON answers to malformed requests; half-closed clients;
-and a close that does not cut off the last answer.
+uvicorn parses requests and runs the application. Added here are a deadline for the head of a request, which starts when
+the previous request is answered, a limit for the size of a head, JSON answers to malformed requests, support for
+half-closed clients, and a close that does not cut off the last answer.
 """
 
 from __future__ import annotations
@@ -27,53 +27,47 @@ from broker.net.tls import peer_of
 
 LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
-AMQP: Final = b"AMQP\x00"  # the client would wait for an answer, and the broker for the rest of a line
+AMQP: Final = b"AMQP\x00"  # an AMQP client would wait for an answer, and the broker for the end of the line
 PIECE_BYTES: Final = 256 << 10
 UNREAD_MAX_BYTES: Final = 1 << 20  # of bodies that arrive after their answers, on one connection
 
 _log = get_logger()
-_silent = logging.getLogger("slotmq.uvicorn")  # errors become an answer, or an event of this broker
-_silent.disabled = True
+_no_log = logging.getLogger("slotmq.uvicorn")  # errors become answers or events of this broker
+_no_log.disabled = True
 
 
 class LingeringTransport(asyncio.Transport):
-    """Pass everything on to the transport of a connection, but end its own side only when it closes.
+    """A connection's transport whose `close` first ends only the broker's side.
 
-    It then waits a moment until the client has closed too, and discards what still arrives: when a socket with unread
-    input is closed, the kernel discards output that the client has not read yet.
+    It then waits a moment for the client to close, too, and discards input meanwhile: when a socket with unread input
+    is closed, the kernel discards output that the client has not read yet.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
         super().__init__()
         self._transport = transport
         self._closing = False
-        self._left_bytes = LINGER_BYTES
-        self._limit: asyncio.TimerHandle | None = None
+        self._discardable_bytes = LINGER_BYTES
+        self._linger: asyncio.TimerHandle | None = None
 
     @property
     def socket(self) -> asyncio.Transport:
-        """The transport of the connection."""
         return self._transport
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return what is known about the connection."""
         return self._transport.get_extra_info(name, default)
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send bytes."""
         if not self.is_closing():
             self._transport.write(data)
 
     def pause_reading(self) -> None:
-        """Stop reading for now."""
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading."""
         self._transport.resume_reading()
 
     def is_closing(self) -> bool:
-        """Return whether the connection is being closed."""
         return self._closing or self._transport.is_closing()
 
     def close(self) -> None:
@@ -81,38 +75,37 @@ class LingeringTransport(asyncio.Transport):
         if self.is_closing():
             return
         self._closing = True
-        self._limit = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
+        self._linger = asyncio.get_running_loop().call_later(LINGER_S, self._transport.abort)
         self._transport.resume_reading()
         if self._transport.can_write_eof():
             try:
                 self._transport.write_eof()
-            except OSError:  # the client has reset the connection since it was last written to
+            except OSError:  # the client has reset the connection
                 self._transport.abort()
         else:  # TLS has its own close
             self._transport.close()
 
     def close_idle(self) -> None:
-        """Close a connection that has no request and no output left."""
+        """Close a connection without a request, at once if it has no output left."""
         if self._transport.get_write_buffer_size():
             self.close()
         else:
             self._transport.abort()
 
     def abort(self) -> None:
-        """Close at once."""
         self._transport.abort()
 
     def discard(self, size_bytes: int) -> None:
         """Count and discard input that arrives during the close."""
-        self._left_bytes -= size_bytes
-        if self._left_bytes < 0:
+        self._discardable_bytes -= size_bytes
+        if self._discardable_bytes < 0:
             self._transport.abort()
 
     def forget(self) -> None:
-        """Stop waiting: the connection has ended."""
-        if self._limit is not None:
-            self._limit.cancel()
-            self._limit = None
+        """Cancel the timer: the connection has ended."""
+        if self._linger is not None:
+            self._linger.cancel()
+            self._linger = None
 
 
 class Places(Protocol):
@@ -125,15 +118,15 @@ class Places(Protocol):
 
 
 class ClientProtocol(H11Protocol):
-    """Serve one client. Units: `timeout_s` is the limit for the head of a request.
+    """The protocol of one client. Units: `timeout_s` is the limit for the head of a request.
 
-    Invariant: no request is read while another one is answered, so requests sent ahead fill the client's own socket.
+    Invariant: no request is read while another one is answered, so pipelined requests fill the client's own socket.
     """
 
     def __init__(self, config: Config, state: ServerState, timeout_s: float, places: Places) -> None:
-        """Serve a client that counts against `places`."""
+        """`places` limits the clients."""
         super().__init__(config, state, {})
-        self.logger = _silent
+        self.logger = _no_log
         self.access_log = False
         self._timeout_s = timeout_s
         self._places = places
@@ -144,7 +137,6 @@ class ClientProtocol(H11Protocol):
     # -- the connection -----------------------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Set up the connection."""
         self._end = LingeringTransport(transport)
         transport.set_write_buffer_limits(high=PIECE_BYTES)
         super().connection_made(self._end)
@@ -158,8 +150,7 @@ class ClientProtocol(H11Protocol):
         self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Release what this client used."""
-        self._stop_waiting()
+        self._cancel_deadline()
         self._end.forget()
         self.client_end.end()
         super().connection_lost(exc)
@@ -175,17 +166,16 @@ class ClientProtocol(H11Protocol):
     @property
     def _answering(self) -> bool:
         """Whether the application is handling a request."""
-        cycle: RequestResponseCycle | None = self.cycle  # uvicorn says that it always has one
+        cycle: RequestResponseCycle | None = self.cycle  # uvicorn's annotation lacks None
         return cycle is not None and not cycle.response_complete
 
     @property
     def network(self) -> str:
-        """The client's network."""
         return self.client_end.peer.network
 
     @property
     def delays(self) -> bool:
-        """Whether the answer waits for the client: to send the rest of the body, or to read."""
+        """Whether the answer waits for the client to send the rest of the body or to read."""
         return self._answering and (self.cycle.more_body or self.flow.write_paused)
 
     def last(self) -> None:
@@ -199,18 +189,17 @@ class ClientProtocol(H11Protocol):
             self._end.close_idle()
 
     def abort(self) -> None:
-        """Close the connection at once."""
         self._end.abort()
 
     def _switch(self, headers: Sequence[tuple[str, str]]) -> tuple[asyncio.Transport, bytes] | None:
-        """Answer 101, and return the socket and early input of the client, for another protocol."""
+        """Answer 101, and return the transport and early input of the client, for another protocol."""
         if self._end.is_closing():
             return None
-        self._stop_waiting()
+        self._cancel_deadline()
         answer = h11.InformationalResponse(status_code=101, headers=list(headers), reason=b"Switching Protocols")
         self._end.write(self.conn.send(answer) or b"")
         sent_ahead = self.conn.trailing_data[0]
-        super().connection_lost(ConnectionResetError())  # for uvicorn the client has disconnected
+        super().connection_lost(ConnectionResetError())  # tells uvicorn that the client has disconnected
         self._places.leave(self)
         self.client_end.forget()
         return self._end.socket, sent_ahead
@@ -218,7 +207,6 @@ class ClientProtocol(H11Protocol):
     # -- requests -----------------------------------------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
-        """Handle received bytes."""
         if self._end.is_closing() or self.client_end.fault is not None:
             self._end.discard(len(data))
             return
@@ -231,7 +219,6 @@ class ClientProtocol(H11Protocol):
         self._watch()
 
     def on_response_complete(self) -> None:
-        """Continue with the next request."""
         super().on_response_complete()
         self._places.release(self)
         self._watch()
@@ -251,9 +238,9 @@ class ClientProtocol(H11Protocol):
     def _refuse(self, refused: HttpRefused) -> None:
         """Answer instead of the application, and close.
 
-        An application that is handling the request learns of this when it reads the body.
+        If the application is handling the request, it gets the error when it reads the body.
         """
-        self._stop_waiting()
+        self._cancel_deadline()
         self._unset_keepalive_if_required()
         if self._answering:
             self.client_end.fail(refused)
@@ -273,20 +260,20 @@ class ClientProtocol(H11Protocol):
     # -- the deadline -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Apply the deadline while no application waits: for a head, and for the rest of an unread body."""
+        """Set the deadline for a head or the rest of an unread body; cancel it while the application answers."""
         if self._answering or self._end.is_closing():
-            self._stop_waiting()
+            self._cancel_deadline()
         elif self.conn.trailing_data[0].startswith(AMQP):
             self._refuse(HttpRefused(400, "not an HTTP request: AMQP has another port"))
         elif self._deadline is None:
-            self._deadline = self.loop.call_later(self._timeout_s, self._late)
+            self._deadline = self.loop.call_later(self._timeout_s, self._time_out)
 
-    def _stop_waiting(self) -> None:
+    def _cancel_deadline(self) -> None:
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
 
-    def _late(self) -> None:
+    def _time_out(self) -> None:
         self._deadline = None
         if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._refuse(HttpRefused(408, f"a request takes at most {self._timeout_s:g} s"))

@@ -1,7 +1,7 @@
-"""POST /v1/control: the conversation of the control socket over HTTP, for the command line on another machine.
+"""POST /v1/control: the protocol of the control socket over HTTP, for the command line on another machine.
 
-The body has the lines that a client of the control socket sends: one request, then a line for each message that it
-accepts; the end of a chunked body says that it has enough. The answer has the lines of the control socket.
+The body has the lines that a client sends to the control socket: one request, then a line when it accepts messages. The
+end of a chunked body asks the broker to stop the command. The answer has the lines that the control socket sends.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _log = get_logger()
 
 
 async def converse(call: Call) -> Response:
-    """Run a command, in the same conversation as between the command line and the control socket."""
+    """Run a command with the protocol of the control socket."""
     conversations = call.broker.conversations
     conversations.enter(call.client, call.user.name, CLIENTS_MAX, f"{CLIENTS_MAX} commands run over HTTP already")
     async with AsyncExitStack() as undo:
@@ -49,14 +49,14 @@ async def converse(call: Call) -> Response:
         undo.pop_all()
 
     async def end() -> None:
-        conversations.leave(call.client)  # at once: the client's next command may come before the end
+        conversations.leave(call.client)  # at once, for the client's next command
         await conversation.end()
 
     return PieceResponse(conversation.pieces(), media_type=LINES, ended=end)
 
 
 async def _begin(call: Call, conversation: ControlConversation) -> None:
-    """Begin to answer a request. Raises: HttpRefused."""
+    """Start to carry out the request. Raises: HttpRefused."""
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
         fields = read_json(line) if len(line) <= SHORT else await run_in_slices(reading_json(line, OUTER_LEVELS))
@@ -69,8 +69,8 @@ async def _begin(call: Call, conversation: ControlConversation) -> None:
         Needs.ADMINISTRATOR.check(call.user)
     if operation is None:
         raise bad_request(f"the body should be a JSON object whose 'verb' is one of {', '.join(call.broker.verbs)}")
-    said = _log.debug if reads else _log.info
-    said("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
+    log = _log.debug if reads else _log.info
+    log("http.command", conn=call.client.peer.name, user=call.user.name, verb=name)
     if name != STOP:
         call.client.answer_endlessly()
     verb = _begin_stop(call.broker.verbs[name]) if name == STOP else _as_user(call, operation)
@@ -78,7 +78,7 @@ async def _begin(call: Call, conversation: ControlConversation) -> None:
 
 
 def _as_user(call: Call, operation: Operation[Any]) -> Verb:
-    """Return a verb that is carried out if the caller's permissions allow it; the tag is checked."""
+    """Return the verb of an operation that requires the caller's permissions; the tag was already checked."""
 
     def answer(request: Request) -> Any:
         asked = read(operation.parameters, request)
@@ -94,19 +94,17 @@ def _as_user(call: Call, operation: Operation[Any]) -> Verb:
 
 
 class ControlConversation:
-    """One request with its answer: a pair of sockets, of which one end has the streams of the control socket."""
+    """One request and its answer, as the two ends of a pair of sockets: `theirs` is that of the control socket."""
 
     def __init__(self, request: HttpRequest, ours: Streams, theirs: Streams) -> None:
-        """Begin to take the body of the request."""
         self._request = request
-        self._answer, self._body = ours
-        self._said, self._told = theirs
+        self._answer_reader, self._body_writer = ours
+        self._body_reader, self._answer_writer = theirs
         self._tasks = Tasks.logged("control.failed")
-        self._tasks.start(self._listen())
+        self._tasks.start(self._forward_body())
 
     @classmethod
     async def of(cls, request: HttpRequest) -> ControlConversation:
-        """Return the conversation of a request."""
         ours, theirs = socket.socketpair()
         streams = await asyncio.open_connection(sock=ours)
         return cls(request, streams, await asyncio.open_connection(sock=theirs, limit=REQUEST_MAX_BYTES))
@@ -115,31 +113,29 @@ class ControlConversation:
         """Return the first line of the body. Raises: HttpRefused."""
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._said.readuntil(b"\n")
+                return await self._body_reader.readuntil(b"\n")
         except TimeoutError:
             raise HttpRefused(408, f"a request takes at most {timeout_s:g} s", fatal=True) from None
-        except asyncio.IncompleteReadError as error:  # the last line needs no end
+        except asyncio.IncompleteReadError as error:  # the last line needs no line feed
             return error.partial
         except asyncio.LimitOverrunError:
             raise HttpRefused(413, f"a request has at most {REQUEST_MAX_BYTES} bytes", fatal=True) from None
 
     def begin(self, verbs: Mapping[str, Verb], fields: Any) -> None:
-        """Begin to answer a request."""
         self._tasks.start(self._talk(verbs, fields))
 
     async def pieces(self) -> AsyncGenerator[bytes, None]:
-        """Yield the answer as it is written."""
-        while piece := await self._answer.read(PIECE_BYTES):
+        while piece := await self._answer_reader.read(PIECE_BYTES):
             yield piece
 
     async def end(self) -> None:
-        """Cancel what is still done for the client."""
-        self._told.close()
-        self._body.close()
+        """Cancel the command if it still runs."""
+        self._answer_writer.close()
+        self._body_writer.close()
         await self._tasks.stop()
 
-    async def _listen(self) -> None:
-        """Read the body. Only the end of a chunked body has a meaning: the client wants no more."""
+    async def _forward_body(self) -> None:
+        """Forward the body to the control socket, and its end only if it is chunked: this stops the command."""
         size_bytes, last = 0, b""
         with suppress(ClientDisconnect, ConnectionError):
             async for piece in self._request.stream():
@@ -147,24 +143,26 @@ class ControlConversation:
                 if size_bytes > REQUEST_MAX_BYTES + ACCEPTS_MAX_BYTES:
                     break
                 last = piece or last
-                self._body.write(piece)
-                await self._body.drain()
+                self._body_writer.write(piece)
+                await self._body_writer.drain()
             if "content-length" not in self._request.headers:
-                self._body.write_eof()
+                self._body_writer.write_eof()
             elif not last.endswith(b"\n"):
-                self._body.write(b"\n")
+                self._body_writer.write(b"\n")
 
     async def _talk(self, verbs: Mapping[str, Verb], fields: Any) -> None:
         try:
-            await write_answer(self._told, await answer_of(verbs, fields, self._said, self._told))
+            await write_answer(
+                self._answer_writer, await answer_of(verbs, fields, self._body_reader, self._answer_writer)
+            )
         except (ConnectionError, TimeoutError):
-            """The client takes nothing any more."""
+            pass  # the client has disconnected
         finally:
-            self._told.close()
+            self._answer_writer.close()
 
 
 def _begin_stop(stop: Verb) -> Verb:
-    """Return the verb that begins a stop and answers: the HTTP port closes before the broker has stopped."""
+    """Return the verb that starts to stop the broker and answers at once, because HTTP ends before the broker."""
 
     async def begin(request: Request) -> Mapping[str, Any]:
         await first_ended(stop(request), asyncio.sleep(0))

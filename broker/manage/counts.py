@@ -1,4 +1,4 @@
-"""Numbers of queues, channels, vhosts and the broker as RabbitMQ's API shows them: names, counts and rates."""
+"""Counts and rates of queues, channels, vhosts and the broker, under the names of RabbitMQ's API."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ QUEUE_STATS: Final = ("publish", *DELIVERIES)
 EXCHANGE_STATS: Final = ("publish_in", "publish_out")
 DISK_STATS: Final = ("disk_reads", "disk_writes")
 
-STILL: Final[Mapping[str, float]] = {"rate": 0.0}
+NO_RATE: Final[Mapping[str, float]] = {"rate": 0.0}
 NO_PROCESS: Final[Mapping[str, Any]] = {
     "garbage_collection": {
         "fullsweep_after": 0,
@@ -36,9 +36,9 @@ NO_PROCESS: Final[Mapping[str, Any]] = {
         "minor_gcs": 0,
     },
     "reductions": 0,
-    "reductions_details": STILL,
+    "reductions_details": NO_RATE,
 }
-"""RabbitMQ's figures of the Erlang process of a queue, a channel or a connection; tools expect the fields."""
+"""RabbitMQ's values for the Erlang process of a queue, channel or connection; tools expect these fields."""
 LENGTHS: Final = ("messages", "messages_ready", "messages_unacknowledged")
 QUEUE_NUMBERS: Final = (*QUEUE_STATS, *LENGTHS)
 QUEUE_COUNTERS: Final = len(QUEUE_STATS)
@@ -56,19 +56,19 @@ def queue_key(vhost: Vhost, queue: Queue) -> Hashable:
 
 
 def queue_numbers(queue: Queue) -> tuple[int, ...]:
-    """Return the numbers of a queue by QUEUE_NUMBERS. Cost: O(levels)."""
+    """Return the numbers of a queue in the order of QUEUE_NUMBERS. Cost: O(levels)."""
     ready, unacked = queue.ready, queue.unacked
     lengths = (queue.waiting + unacked, ready, unacked)
     if len(queue.levels) > 1:
-        return (*map(sum, zip(*[_stream_numbers(stream) for stream in queue.levels], strict=True)), *lengths)
-    return (*_stream_numbers(queue.level), *lengths)
+        return (*map(sum, zip(*[_level_numbers(level) for level in queue.levels], strict=True)), *lengths)
+    return (*_level_numbers(queue.level), *lengths)
 
 
-def _stream_numbers(stream: Level) -> tuple[int, ...]:
-    tally = stream.tally
+def _level_numbers(level: Level) -> tuple[int, ...]:
+    tally = level.tally
     deliver, deliver_no_ack, get, get_no_ack = tally.deliver, tally.deliver_no_ack, tally.get, tally.get_no_ack
     return (
-        stream.published,
+        level.published,
         deliver,
         deliver_no_ack,
         get,
@@ -81,20 +81,17 @@ def _stream_numbers(stream: Level) -> tuple[int, ...]:
 
 
 message_numbers: Final[Callable[[MessageCounts], tuple[int, ...]]] = attrgetter(*MESSAGE_STATS)
-"""Returns the counters of a channel, a vhost or the broker by MESSAGE_STATS."""
+"""Returns the counters of a channel, a vhost or the broker in the order of MESSAGE_STATS."""
 
 
 def with_rates(
     names: Sequence[str], counts: Sequence[int], rates: Sequence[float] | None, suffix: str = "_details"
 ) -> dict[str, Any]:
-    """Return each counter by its name, and its rate in a table next to it; without rates all are 0.
-
-    Units: rates are per second.
-    """
+    """Return each counter and, with the suffix, its rate; all rates are 0 if `rates` is None. Units: per second."""
     found: dict[str, Any] = dict(zip(names, counts, strict=True))
     if rates is None:
         for name in names:
-            found[name + suffix] = STILL
+            found[name + suffix] = NO_RATE
     else:
         for name, rate in zip(names, rates, strict=True):
             found[name + suffix] = {"rate": rate}
@@ -110,7 +107,7 @@ def counts_of(statistics: BrokerStatistics, vhosts: Iterable[Vhost]) -> MessageC
 
 
 class Lengths(NamedTuple):
-    """The sums over queues. Units: messages, and consumers of this node."""
+    """Sums over queues. Units: messages, queues, and consumers of this node."""
 
     ready: int
     unacked: int
@@ -120,12 +117,12 @@ class Lengths(NamedTuple):
 
     @property
     def numbers(self) -> tuple[int, int, int]:
-        """All messages, those that are ready, and those that are unacknowledged."""
+        """The numbers of all messages, of ready ones, and of unacknowledged ones."""
         return self.ready + self.unacked + self.delayed, self.ready, self.unacked
 
 
 async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
-    """Add up the queues of vhosts. Cost: O(queues), in pieces."""
+    """Add up the queues of vhosts. Cost: O(queues), in slices."""
     ready = unacked = delayed = queues = consumers = 0
     async for queue in in_slices(chain.from_iterable([list(vhost.queues.values()) for vhost in vhosts])):
         ready += queue.ready
@@ -138,7 +135,7 @@ async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTotals:
-    """Read the numbers of the whole broker."""
+    """Reads the numbers of the whole broker."""
 
     folder: Path
     vhosts: Mapping[str, Vhost]
@@ -147,7 +144,7 @@ class BrokerTotals:
     files: Files
 
     async def read(self) -> tuple[int, ...]:
-        """Return the numbers by TOTAL_NUMBERS. Cost: O(queues), in pieces, and O(connections)."""
+        """Return the numbers in the order of TOTAL_NUMBERS. Cost: O(queues), in slices, and O(connections)."""
         lengths = await lengths_of(list(self.vhosts.values()))
         sessions = self.listener.sessions()
         return (

@@ -1,4 +1,4 @@
-"""Reads files in threads of their own: a slow disk delays downloads and nothing else."""
+"""Reads files in separate threads, so that a slow disk delays only downloads."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ PIECE_BYTES: Final = 256 << 10
 
 
 class FileReads:
-    """Open and read files in threads. Raises: StoreFailed, which concerns only the request."""
+    """Opens and reads files in threads. Raises: StoreFailed, which ends only the request."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._threads = ThreadPoolExecutor(THREADS, "http")
 
     async def open(self, path: Path) -> tuple[File, int] | None:
-        """Return an open file and its length, None if it does not exist (any more)."""
+        """Return an open file and its length; None if it does not exist or was deleted."""
         opening = asyncio.get_running_loop().run_in_executor(self._threads, self._open, path)
         try:
             return await asyncio.shield(opening)
@@ -41,10 +41,7 @@ class FileReads:
         return file, file.size()
 
     async def pieces(self, file: File, at: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a part of an open file.
-
-        Raises: StoreFailed, also for a file that is shorter than it was.
-        """
+        """Yield the bytes of a part of an open file. Raises: StoreFailed, also if the file has become shorter."""
         loop = asyncio.get_running_loop()
         while at < end:
             wanted = min(PIECE_BYTES, end - at)
@@ -52,19 +49,19 @@ class FileReads:
             try:
                 piece = await asyncio.shield(reading)
             except asyncio.CancelledError:
-                await asyncio.wait([reading])  # the caller closes the file, whose number another may get
+                await asyncio.wait([reading])  # the caller closes the descriptor, which may be reused
                 raise
             if len(piece) < wanted:
-                raise StoreFailed(file.path, "shorter than it was")
+                raise StoreFailed(file.path, "shorter than before")
             yield piece
             at += wanted
 
     def close(self) -> None:
-        """End the threads, after all reads."""
+        """Stop the threads after the current reads."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
 def _close_unwanted(opening: asyncio.Future[tuple[File, int] | None]) -> None:
-    """Close a file that was opened for a client that has left meanwhile."""
+    """Close a file that was opened for a client that has disconnected meanwhile."""
     if not opening.cancelled() and opening.exception() is None and (found := opening.result()) is not None:
         found[0].close()

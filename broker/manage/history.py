@@ -1,4 +1,4 @@
-"""The history of some numbers: a ring of samples at equal intervals."""
+"""The history of a set of numbers: a ring of samples at equal intervals."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ SAMPLES_MAX: Final = 3600  # of one history, whatever the interval
 
 
 class History:
-    """Keep the samples of the last hour.
+    """The samples of the last hour.
 
-    Shapes: a sample has one integer for each of `names`, the first `counters` of which only grow. ``_ring`` has the
-        moment of each sample before its integers; ``_next`` is the place of the sample that comes next.
-    Units: moments are in milliseconds since 1970.
-    Cost: one array. An object for each sample would keep a whole arena of 1 MiB for an hour after a load.
+    Shapes: a sample has one integer for each of `names`, the first `counters` of which only grow. `_ring` has the time
+        of each sample before its integers; `_next` is the index of the next sample to write.
+    Units: times are in milliseconds since 1970.
+    Cost: one array. Objects for samples would keep whole arenas of 1 MiB for an hour after a peak of memory use.
     """
 
     def __init__(self, names: Sequence[str], counters: int, interval_ms: int) -> None:
@@ -28,35 +28,34 @@ class History:
         self._next = 0
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
         return len(self._ring) // (1 + len(self.names))
 
     def add(self, at_ms: int, values: Sequence[int]) -> None:
-        """Add a sample, and drop the oldest one when there are too many."""
+        """Add a sample, which replaces the oldest one if the ring is full."""
         sample = array("q", (at_ms, *values))
         first = self._next * len(sample)
         self._ring[first : first + len(sample)] = sample
         self._next = (self._next + 1) % self._length
 
     def _newest(self) -> Iterator[int]:
-        """Yield where the samples are in the ring, the newest first."""
+        """Yield the positions of the samples in the ring, the newest first."""
         count, width = len(self), 1 + len(self.names)
         for back in range(1, count + 1):
             yield (self._next - back) % count * width
 
-    def _told(self, places: Iterable[int]) -> list[tuple[int, list[int]]]:
-        """Return samples with their moments, the last one first."""
+    def _samples_at(self, places: Iterable[int]) -> list[tuple[int, list[int]]]:
+        """Return the samples at some positions with their times, in reverse order."""
         ring, names = self._ring, len(self.names)
         return [(ring[place], ring[place + 1 : place + 1 + names].tolist()) for place in places][::-1]
 
     def last(self, count: int) -> list[tuple[int, list[int]]]:
-        """Return the newest samples, the oldest of them first; fewer if there are not so many. Cost: O(count)."""
-        return self._told(islice(self._newest(), count))
+        """Return up to `count` of the newest samples, oldest first. Cost: O(count)."""
+        return self._samples_at(islice(self._newest(), count))
 
     def rates(self, values: Sequence[int], at_ms: int, window_ms: int) -> list[float] | None:
-        """Return the rates per second of the first numbers, which read `values` now; None when all are 0 or unknown.
+        """Return the rates of the first numbers, whose current values are `values`; None if all are 0 or unknown.
 
-        They are measured since the newest sample that is `window_ms` old, or since the oldest one.
+        Units: per second, since the newest sample that is at least `window_ms` old, or since the oldest one.
         """
         ring, place = self._ring, -1
         for place in self._newest():
@@ -69,9 +68,9 @@ class History:
         return rates if any(rates) else None
 
     def details(self, name: str, wanted: SampleRange, now_ms: int) -> dict[str, Any]:
-        """Return the samples of one number as RabbitMQ's API shows them: the newest first, with averages.
+        """Return the samples of one number as in RabbitMQ's API: newest first, with averages.
 
-        Each is the last one up to its moment, 0 before the first.
+        The value at each time is that of the latest earlier sample, 0 before the first one.
         """
         place = self.names.index(name)
         values: list[tuple[int, int]] = []
@@ -95,7 +94,7 @@ class History:
 
 
 class SampleRange(NamedTuple):
-    """The samples that a caller wants: how many, and how far apart."""
+    """The requested number of samples and the interval between them."""
 
     samples: int
     step_ms: int
@@ -104,7 +103,7 @@ class SampleRange(NamedTuple):
 def sample_range(query: Mapping[str, str], kind: str) -> SampleRange | None:
     """Return the range of a request's KIND_age and KIND_incr, None if they are missing or invalid.
 
-    Shapes: `kind` is lengths, msg_rates, data_rates or node_stats, as RabbitMQ's page asks.
+    Shapes: `kind` is lengths, msg_rates, data_rates or node_stats, as in RabbitMQ.
     """
     age, step = query.get(f"{kind}_age", ""), query.get(f"{kind}_incr", "")
     if not (age.isascii() and age.isdigit() and step.isascii() and step.isdigit()):

@@ -1,4 +1,4 @@
-"""A port for HTTP: accepts clients, runs uvicorn's protocol for each, and ends them when the broker stops."""
+"""The listener of an HTTP port: accepts clients, runs uvicorn's protocol for each, and closes them at the stop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from broker.event_log import get_logger
-from broker.manage.client import payer
+from broker.manage.client import heaviest_user
 from broker.manage.client_protocol import ClientProtocol
 from broker.manage.refusal import HttpRefused
 from broker.net.address import close, listen
@@ -20,21 +20,22 @@ from broker.net.tls import TlsContext
 from broker.net.tls_server import TlsServer
 from broker.settings import Settings
 
-KEPT_ALIVE_S = 86_400  # uvicorn's own limit for idle clients, which has no effect here
+KEEP_ALIVE_S = 86_400  # uvicorn's limit for idle clients, so high that it has no effect
 
 _log = get_logger()
 
 
 class ManageListener:
-    """Serve the clients of one port.
+    """The listener of one port.
 
-    A client is pending until one of its requests is admitted after a login, and again after the answer. Pending clients
-    displace each other, not users, whatever they send or leave unread: the network with the most of them loses one.
-    Invariant: there are at most `connections_max` pending clients, and as many others.
+    A client is pending until one of its requests is admitted after a login, and again after the answer. Too many
+    pending clients displace each other, never users with requests: the oldest one of the network with the most is
+    dropped.
+    Invariant: there are at most `connections_max` pending clients, and as many clients with admitted requests.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, host: str, tls: TlsContext | None) -> None:
-        """`host` is the address of the sockets as in the settings; `tls` is None without TLS."""
+        """`host` is the address in the settings; `tls` is None without TLS."""
         self._app = app
         self._host = host
         self._tls = tls
@@ -44,7 +45,7 @@ class ManageListener:
         self._servers: list[asyncio.Server | TlsServer] = []
         self._clients: dict[ClientProtocol, None] = {}
         self._pending: PendingClients[ClientProtocol] = PendingClients()
-        self._answered: dict[ClientProtocol, tuple[str, str]] = {}  # user and network, in the order of their requests
+        self._answered: dict[ClientProtocol, tuple[str, str]] = {}  # user and network; oldest request first
         self._empty = asyncio.Event()
         self._empty.set()
         self._descriptors_max = descriptors_for_clients()
@@ -54,17 +55,15 @@ class ManageListener:
 
     @property
     def url(self) -> str:
-        """The URL of the listener."""
         scheme = "http" if self._tls is None else "https"
         return f"{scheme}://{f'[{self._host}]' if ':' in self._host else self._host}:{self.port}/"
 
     @property
     def clients(self) -> int:
-        """The number of connected clients."""
         return len(self._clients)
 
     async def start(self, bound: list[socket.socket]) -> None:
-        """Start listening on bound sockets, and set `port`. Raises: CannotListen."""
+        """Listen on bound sockets, and set `port`. Raises: CannotListen."""
         self._bound = bound
         self.port = bound[0].getsockname()[1]
         self._servers = await self._listen()
@@ -86,7 +85,7 @@ class ManageListener:
             server_header=False,
             date_header=False,
             workers=1,
-            timeout_keep_alive=KEPT_ALIVE_S,
+            timeout_keep_alive=KEEP_ALIVE_S,
             h11_max_incomplete_event_size=self._limits.header_max_bytes,
         )
         self._config.load()
@@ -97,7 +96,7 @@ class ManageListener:
             return
         fresh = await self._listen()
         stale, self._servers = self._servers, fresh
-        for server in stale + ([] if self._bound else fresh):  # the listener began to stop meanwhile
+        for server in stale + ([] if self._bound else fresh):  # it has begun to stop meanwhile
             server.close()
 
     def refuse_new(self) -> None:
@@ -111,7 +110,7 @@ class ManageListener:
             client.last()
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until all clients have their answers, and cut off those that take too long."""
+        """Wait until all clients have their answers, and abort the connections that take too long."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
@@ -123,7 +122,6 @@ class ManageListener:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def abort(self) -> None:
-        """Abort the remaining connections."""
         for server in self._servers:
             if isinstance(server, TlsServer):
                 server.abort()
@@ -148,30 +146,30 @@ class ManageListener:
     def _protocol(self) -> asyncio.Protocol:
         return ClientProtocol(self._config, self._state, self._limits.timeout_ms / 1000, self)
 
-    # -- the places of clients ----------------------------------------------------------------------------------------
+    # -- limits of clients --------------------------------------------------------------------------------------------
 
     def enter(self, client: ClientProtocol, descriptor: int) -> None:
-        """Admit a new client, for which another one may be disconnected."""
+        """Add a new client; another one may be disconnected for it."""
         self._clients[client] = None
         self._empty.clear()
-        few = descriptor >= self._descriptors_max
-        if self._stopping or few:
+        scarce = descriptor >= self._descriptors_max
+        if self._stopping or scarce:
             client.abort()
         else:
             self._pending.add(client, client.network)
-        self._make_room(few=few)
+        self._make_room(scarce=scarce)
 
     def admit(self, client: ClientProtocol, user: str) -> None:
-        """Count the request of a user who has logged in.
+        """Count a request of a user who has logged in.
 
-        If there are too many, the user and network with the most requests pay: an answer that waits for its client is
-        cut off, or any other unless it is the caller's own. Raises: HttpRefused (503).
+        If there are too many, drop one of the user and network with the most: an answer that waits for its client, or
+        else the oldest, unless these are the caller's. Raises: HttpRefused (503).
         """
         own = (user, client.network)
         if len(self._answered) >= self._limits.connections_max:
-            pays = payer(self._answered.values(), own)
-            theirs = [one for one, of in self._answered.items() if of == pays]
-            dropped = next((one for one in theirs if one.delays), theirs[0] if pays != own else None)
+            heaviest = heaviest_user(self._answered.values(), own)
+            theirs = [one for one, user_of in self._answered.items() if user_of == heaviest]
+            dropped = next((one for one in theirs if one.delays), theirs[0] if heaviest != own else None)
             if dropped is None:
                 raise HttpRefused(503, "too many requests at the same time; try again later", fatal=True)
             self._drop(dropped)
@@ -185,16 +183,15 @@ class ManageListener:
             self._make_room()
 
     def leave(self, client: ClientProtocol) -> None:
-        """Remove a client."""
         del self._clients[client]
         self._pending.remove(client)
         self._answered.pop(client, None)
         if not self._clients:
             self._empty.set()
 
-    def _make_room(self, *, few: bool = False) -> None:
-        """Disconnect the oldest client of the busiest network, if there are too many, or `few` descriptors."""
-        if few or len(self._pending) > self._limits.connections_max:
+    def _make_room(self, *, scarce: bool = False) -> None:
+        """Drop a pending client if there are too many, or if descriptors are `scarce`."""
+        if scarce or len(self._pending) > self._limits.connections_max:
             client = self._pending.take()
             if client is not None:
                 self._drop(client)

@@ -1,4 +1,4 @@
-"""Lists of rows: filtered, sorted, cut into pages, and sent, all in pieces between which the broker works."""
+"""Lists of rows: filtered, sorted, paginated and sent in slices, between which the loop does other work."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from broker.operations.rows import Row
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500
 TRUE: Final = "true"
-EXPRESSION_MAX_S: Final = 0.25  # for all names of a list; a usual expression has searched 100,000 by then
-PIECE_S: Final = 0.0005  # of an expression, between two turns of the loop
+EXPRESSION_MAX_S: Final = 0.25  # for all names of a list: time for 100,000 names with a common expression
+SLICE_S: Final = 0.0005  # of matching, between two turns of the loop
 INVALID: Final = "Pagination parameters are invalid"
-ROWS_AT_ONCE: Final = 10  # whole rows that are made and encoded between two turns of the loop: a third of a millisecond
+ROWS_AT_ONCE: Final = 10  # whole rows between two turns of the loop: a third of a millisecond
 BRIEF_AT_ONCE: Final = 50  # brief rows
 
 T = TypeVar("T")
@@ -31,8 +31,9 @@ Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, None 
 
 
 class NameFilter:
-    """Find the names that contain a text or match a regular expression, ignoring case. Raises: HttpRefused 400 for an
-    invalid regular expression. Units: ``spent_s`` is the computing time of the expression for all names.
+    """Finds names that contain a text or match a regular expression, ignoring case.
+
+    Raises: HttpRefused 400 for an invalid regular expression. Units: `spent_s` is the computing time of all matches.
     """
 
     def __init__(self, text: str, *, use_regex: bool) -> None:
@@ -43,12 +44,10 @@ class NameFilter:
             try:
                 self._pattern = BoundedPattern(f"(?i){text}", written=text)
             except ValueError as error:
-                raise bad_request(
-                    f"Pagination parameters are invalid: name is not a regular expression: {error}"
-                ) from None
+                raise bad_request(f"{INVALID}: name is not a regular expression: {error}") from None
 
     def finds(self, name: str) -> bool:
-        """Return whether the name is found. Raises: HttpRefused 400 for an expression that takes too long."""
+        """Return whether a name matches. Raises: HttpRefused 400 for an expression that takes too long."""
         if self._pattern is None:
             return self._part in name.lower()
         begun_s = thread_time()
@@ -59,8 +58,8 @@ class NameFilter:
         return found
 
     def needs_pause(self) -> bool:
-        """Return whether the expression has computed for long enough since the last pause."""
-        if self.spent_s - self._paused_s < PIECE_S:
+        """Return whether the loop should do other work now, after the matches since the last pause."""
+        if self.spent_s - self._paused_s < SLICE_S:
             return False
         self._paused_s = self.spent_s
         return True
@@ -71,7 +70,7 @@ class PageQuery:
     """The parameters of a list.
 
     Shapes: `page` is counted from 1, None for the whole list; `sort` is a dotted column split at its dots, empty for
-        the usual order.
+        the default order.
     """
 
     page: int | None
@@ -83,15 +82,15 @@ class PageQuery:
 
     @classmethod
     def of(cls, query: Mapping[str, str]) -> PageQuery:
-        """Return the parameters in the query of a request. Raises: HttpRefused 400 in RabbitMQ's words."""
+        """Return the parameters in the query of a request. Raises: HttpRefused 400 with RabbitMQ's texts."""
         page, page_rows = _integer(query, "page"), _integer(query, "page_size")
         if page is None and query.get("pagination") == TRUE:
             page = 1
         if page is not None and (page < 1 or not 0 < (PAGE_ROWS if page_rows is None else page_rows) <= PAGE_ROWS_MAX):
-            said = "undefined" if page_rows is None else page_rows
+            size = "undefined" if page_rows is None else page_rows
             raise HttpRefused(
                 400,
-                f"Invalid pagination parameters: page number {page}, page size {said}",
+                f"Invalid pagination parameters: page number {page}, page size {size}",
                 "invalid_pagination_parameters",
             )
         text, sort, columns = query.get("name", ""), query.get("sort", ""), query.get("columns", "")
@@ -127,9 +126,10 @@ def _integer(query: Mapping[str, str], name: str) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class Listing(Generic[T]):
-    """The objects of a list, and their rows. Shapes: `names` returns the names that a filter checks; `order` returns
-    the default sort key, None for objects that keep their order. `whole` builds the row that is sent, `brief` a cheaper
-    one with the columns `brief_columns`.
+    """The objects of a list, and their rows.
+
+    Shapes: `names` returns the names that a filter checks; `order` returns the default sort key, None if objects keep
+        their order. `whole` returns the complete row, `brief` a cheaper one with the columns `brief_columns`.
     """
 
     objects: Iterable[T]
@@ -172,7 +172,7 @@ async def listed(query: Mapping[str, str], listing: Listing[T]) -> Response:
 
 
 async def _filtered(found: Sequence[T], listing: Listing[T], names: NameFilter) -> list[T]:
-    """Return the objects with a name that the filter finds. Raises: HttpRefused 400."""
+    """Return the objects with a name that matches the filter. Raises: HttpRefused 400."""
     kept = []
     async for one in in_slices(found):
         if any(map(names.finds, listing.names(one))):
@@ -183,7 +183,7 @@ async def _filtered(found: Sequence[T], listing: Listing[T], names: NameFilter) 
 
 
 def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:
-    """Return the function that makes the sent rows: of the chosen columns, from brief rows if these suffice."""
+    """Return the function that builds rows with the requested columns, from brief rows if these suffice."""
     columns = asked.columns
     if columns is None:
         return listing.whole
@@ -193,7 +193,7 @@ def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:
 
 
 async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, stop: int) -> list[T]:
-    """Return the objects in order, as far as the page reaches; each is read once. Cost: O(n log n), in pieces."""
+    """Return the first `stop` objects in order; the row of each is built once. Cost: O(n log n), in slices."""
     key, at_once = _sorting(listing, asked)
     if key is None:
         return list(found)
@@ -208,7 +208,7 @@ async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, st
 
 
 def _sorting(listing: Listing[T], asked: PageQuery) -> tuple[Callable[[T], Any] | None, int]:
-    """Return what objects are sorted by, such as a column and in it their usual order, and how many in a turn."""
+    """Return the sort key of an object, such as a column and then the default order, and how many to read in a turn."""
     order, path, brief = listing.order, asked.sort, listing.brief
     if not path:
         return order, OBJECTS_AT_ONCE
@@ -222,13 +222,13 @@ def _sorting(listing: Listing[T], asked: PageQuery) -> tuple[Callable[[T], Any] 
 
 
 def row_answer(call: Call, row: Row) -> Response:
-    """Answer with a row, or with the columns of it that the query names."""
+    """Answer with a row, or with those of its columns that the query names."""
     columns = call.query.get("columns", "")
     return json_answer(Columns(columns).of(row) if columns else row)
 
 
 async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) -> Response:
-    """Answer with rows, sorted by the columns of `order`, of which the parameter `name` filters the first."""
+    """Answer with rows, sorted by the columns of `order`; the parameter `name` filters by the first of them."""
     return await listed(
         call.query,
         Listing(
@@ -241,7 +241,7 @@ async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) ->
 
 
 class Columns:
-    """The columns that a caller wants, such as ``name,message_stats.publish_details.rate``."""
+    """The requested columns, such as `name,message_stats.publish_details.rate`."""
 
     def __init__(self, text: str) -> None:
         self._tree: Tree = {}
@@ -249,7 +249,7 @@ class Columns:
             tree, *rest = self._tree, *dotted.strip().split(".")
             for word in rest[:-1]:
                 inner = tree.setdefault(word, {})
-                if inner is None:  # the whole value is already wanted
+                if inner is None:  # the whole value is requested, too
                     break
                 tree = inner
             else:
@@ -257,7 +257,7 @@ class Columns:
         self.names = frozenset(self._tree)
 
     def of(self, row: Row) -> Row:
-        """Return the chosen columns of a row; a column that the row does not have is left out."""
+        """Return the requested columns that a row has."""
         return _chosen(row, self._tree)
 
 
@@ -271,7 +271,7 @@ def _chosen(row: Mapping[str, Any], tree: Tree) -> Row:
 
 
 def value_at(row: Row, path: Sequence[str]) -> Any:
-    """Return the value of a dotted column, None when the row does not have it."""
+    """Return the value of a dotted column, None if the row does not have it."""
     value: Any = row
     for word in path:
         if not isinstance(value, dict):
@@ -281,7 +281,7 @@ def value_at(row: Row, path: Sequence[str]) -> Any:
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
-    """Return a sort key for values of all types: missing ones as 0, numbers, then texts, then tables and lists.
+    """Return a sort key for values of any type: numbers and missing values, which are 0; then strings; then others.
 
     Source: rabbit_mgmt_util sorts in Erlang's order of terms.
     """

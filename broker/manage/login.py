@@ -1,4 +1,4 @@
-"""Authentication of a request as a user of the broker: by HTTP Basic, or by a session of the page (a cookie)."""
+"""Authentication of requests, by HTTP Basic or by the cookie of a session of the web page."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from broker.manage.refusal import HttpRefused
 from broker.settings.access import Http
 from broker.tasks import called_back
 
-CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # clients of its API look for it
+CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # which clients of RabbitMQ check
 REFUSED: Final = "the login was refused; the broker's log says why"
 SESSIONS_MAX: Final = 1000
-OF_A_USER_MAX: Final = 32
+SESSIONS_USER_MAX: Final = 32
 TOKEN_BYTES: Final = 32
 
 _log = get_logger()
@@ -34,9 +34,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LoggedIn:
-    """The authenticated sender of a request. Shapes: `lasts` returns whether the login is still valid, for long
-    answers.
-    """
+    """An authenticated caller. Shapes: `lasts` returns whether the login is still valid, for long answers."""
 
     user: User
     lasts: Callable[[], bool]
@@ -44,10 +42,8 @@ class LoggedIn:
 
 
 class HttpLogin:
-    """Authenticate clients.
-
-    A request with a password costs no hash when the password was verified before. Failures count for the limits of
-    AMQP's logins as well.
+    """Authenticates requests. A password that was verified before costs no hash. Failures count towards the limits of
+    AMQP's logins.
     """
 
     def __init__(self, logins: Logins, sessions: LoginSessions) -> None:
@@ -57,12 +53,12 @@ class HttpLogin:
     async def caller(self, headers: Headers, client: ApiClient) -> LoggedIn:
         """Return the user who sent a request.
 
-        Raises: HttpRefused (401), which does not say what was wrong; the log does.
+        Raises: HttpRefused (401), which does not contain the reason; the log does.
         """
-        given = headers.get("authorization")
-        if given is None:
+        header = headers.get("authorization")
+        if header is None:
             return self._of_session(headers, client)
-        found = credentials_of(given)
+        found = credentials_of(header)
         if found is None:
             _log.warning("http.login_refused", conn=client.peer.name, reason="Basic login refused: no credentials")
             raise refused(headers, REFUSED)
@@ -70,17 +66,17 @@ class HttpLogin:
         return LoggedIn(user, lambda: same_login(user, self._logins.users.get(user.name)))
 
     async def check(self, name: str, password: bytes, headers: Headers, client: ApiClient) -> User:
-        """Return the user of that name and password. For a client that has left, this waits until it is cancelled.
+        """Return the user with a name and password. For a client that has disconnected, this waits to be cancelled.
 
         Raises: HttpRefused (401).
         """
-        decided: Verdict = await called_back(
-            lambda told: self._logins.decide_basic(name, password, client.peer, told, client.is_gone)
+        verdict: Verdict = await called_back(
+            lambda report: self._logins.decide_basic(name, password, client.peer, report, client.is_gone)
         )
-        if isinstance(decided, Refused):
-            _log.warning("http.login_refused", conn=client.peer.name, reason=decided.reason)
-            raise refused(headers, decided.shown or REFUSED, shown=decided.shown)
-        return decided
+        if isinstance(verdict, Refused):
+            _log.warning("http.login_refused", conn=client.peer.name, reason=verdict.reason)
+            raise refused(headers, verdict.shown or REFUSED, shown=verdict.shown)
+        return verdict
 
     def _of_session(self, headers: Headers, client: ApiClient) -> LoggedIn:
         token = token_of(headers)
@@ -89,36 +85,36 @@ class HttpLogin:
             raise refused(headers, "a user and a password are needed")
         try:
             self._logins.check_address(BASIC, user, client.peer)
-        except Refused as elsewhere:
-            _log.warning("http.login_refused", conn=client.peer.name, reason=elsewhere.reason)
-            raise refused(headers, elsewhere.shown or REFUSED, shown=elsewhere.shown) from None
+        except Refused as refusal:
+            _log.warning("http.login_refused", conn=client.peer.name, reason=refusal.reason)
+            raise refused(headers, refusal.shown or REFUSED, shown=refusal.shown) from None
         return LoggedIn(user, lambda: self.sessions.user(token, use=False) is not None, by_cookie=True)
 
 
 def refused(headers: Headers, reason: str, *, shown: str = "") -> HttpRefused:
-    """Return a 401, under /api with the reason that may be shown.
+    """Return a 401; `shown` is the reason that clients get under /api.
 
-    The page's own requests get no challenge, on which the browser would show its own password dialog.
+    Requests of the page get no challenge, which would make the browser show its own password dialog.
     """
     from_page = headers.get("x-requested-with") == PAGE or headers.get("sec-fetch-dest", "document") != "document"
     return HttpRefused(401, reason, headers=() if from_page else CHALLENGE, shown=shown or "Login failed")
 
 
 def cookie_name(headers: Headers) -> str:
-    """Return the name of the session's cookie, which contains the port, because cookies are not separated by port."""
+    """Return the name of the session cookie. It contains the port, because ports of a host share cookies."""
     port = host_and_port(headers)[1]
     return f"slotmq_session_{port}" if port else "slotmq_session"
 
 
 def token_of(headers: Headers) -> str | None:
-    """Return the token of the session that a request belongs to, None without one."""
+    """Return the token in the session cookie of a request, None without one."""
     name = cookie_name(headers)
     pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
     return next((value for key, _equals, value in pairs if key == name), None)
 
 
 def credentials_of(header: str) -> tuple[str, bytes] | None:
-    """Return the name and the password of an Authorization header, None when it has none. Source: RFC 7617."""
+    """Return the name and password in an Authorization header, None if it has none. Source: RFC 7617."""
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -130,7 +126,7 @@ def credentials_of(header: str) -> tuple[str, bytes] | None:
 
 
 class LoginSession(NamedTuple):
-    """One session. Units: seconds of a clock that never goes back."""
+    """One session. Units: times are in seconds of a monotonic clock."""
 
     user: User
     began_s: float
@@ -138,10 +134,10 @@ class LoginSession(NamedTuple):
 
 
 class LoginSessions:
-    """Hold the sessions, by the digest of their token.
+    """The sessions, by the digest of their token.
 
-    Invariant: a session ends with the password and the tags that it began with, after http.session_ms, and after
-        http.session_idle_ms without a request. The least recently used session makes room for a new one.
+    Invariant: a session ends when the password or the tags of its user change, after http.session_ms, and after
+        http.session_idle_ms without a request. A new session replaces the least recently used one at a limit.
     """
 
     def __init__(self, users: Users, limits: Callable[[], Http], clock: Callable[[], float] = time.monotonic) -> None:
@@ -151,13 +147,13 @@ class LoginSessions:
         self._sessions: dict[bytes, LoginSession] = {}  # in the order of their last use
 
     def __len__(self) -> int:
-        """Return the number of kept sessions, some of which may have ended."""
+        """Return the number of stored sessions, some of which may have ended."""
         return len(self._sessions)
 
     def begin(self, user: User) -> str:
         """Begin a session of a user who has just logged in, and return its token."""
         own = [key for key, session in self._sessions.items() if session.user.name == user.name]
-        if len(own) >= OF_A_USER_MAX:
+        if len(own) >= SESSIONS_USER_MAX:
             del self._sessions[own[0]]
         elif len(self._sessions) >= SESSIONS_MAX:
             del self._sessions[next(iter(self._sessions))]
@@ -167,7 +163,7 @@ class LoginSessions:
         return token
 
     def user(self, token: str, *, use: bool = True) -> User | None:
-        """Return the user of a session, None when it has ended; with `use`, this is a request of it."""
+        """Return the user of a session, None if it has ended. With `use`, count this as a request."""
         key, now_s = key_of(token), self._clock()
         session = self._sessions.pop(key, None)
         if session is None or self._ended(session, now_s):
@@ -176,7 +172,6 @@ class LoginSessions:
         return self._users.get(session.user.name)
 
     def end(self, token: str) -> None:
-        """End a session."""
         self._sessions.pop(key_of(token), None)
 
     def _ended(self, session: LoginSession, now_s: float) -> bool:

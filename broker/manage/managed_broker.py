@@ -22,11 +22,10 @@ from broker.vhosts.broker_statistics import BrokerStatistics
 class ManagedBroker(OperatedBroker):
     """The parts of a broker, including those that only HTTP needs.
 
-    Shapes: `settings` are those in force now; `verbs` are the verbs of the control socket, by name; `unready` gives the
-        reasons why the broker takes no work now, `down` names vhosts that are down while the others work; `ports` has
-        the numbers of the ports of HTTP, such as http_port, None for one that is not open; `reads` are those of files
-        for clients. `streams` are those of /api/live, of which there are at most http.streams_max, `conversations` are
-        commands over HTTP.
+    Shapes: `settings` returns those in force; `verbs` are those of the control socket, by name; `unready` returns the
+        reasons why the broker is not ready, `down` the vhosts that are down while others work; `ports` returns the HTTP
+        ports by name, such as http_port, None for one that is not open; `reads` reads files for clients. `streams` are
+        those of /api/live, at most http.streams_max, and `conversations` the commands over HTTP.
     """
 
     settings: Callable[[], Settings]
@@ -46,11 +45,11 @@ class ManagedBroker(OperatedBroker):
 
     @property
     def node_name(self) -> str:
-        """The node's name in its cluster; for a standalone broker, a name and a host as RabbitMQ has them."""
+        """The name of the node in its cluster; for a standalone broker, a name with a host as in RabbitMQ."""
         return self.settings().cluster.node or f"slotmq@{_host()}"
 
     def is_named(self, name: str) -> bool:
-        """Return whether a client means this broker: by its name, or by RabbitMQ's usual one on this machine."""
+        """Return whether a name is that of this broker, or RabbitMQ's default name on this machine."""
         if name == self.node_name:
             return True
         node, _, host = name.lower().partition("@")

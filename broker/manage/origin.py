@@ -1,8 +1,8 @@
 """Checks of Origin and Host, so that pages of other sites cannot act through a user's browser.
 
-A browser also sends stored passwords and cookies with requests made by foreign pages. A request that changes something
-must therefore come from the broker's own page. A foreign site can also resolve its name to the address of this machine
-(DNS rebinding), and the browser then takes the broker for that site; so the Host of a request must be a known name.
+A browser sends stored passwords and cookies with requests of foreign pages, too. Therefore a change through a browser
+must come from the broker's own page. A foreign site can also resolve its name to the address of this machine (DNS
+rebinding), and the browser then treats the broker as that site; so the Host of a request must be a known name.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from starlette.datastructures import Headers
 from broker.core.auth.peer import Peer, is_loopback
 from broker.manage.refusal import HttpRefused
 
-PAGE: Final = "slotmq"  # what the web page sends as X-Requested-With: no form and no link of another site can
+PAGE: Final = "slotmq"  # the page sends it as X-Requested-With, which forms and links of other sites cannot
 HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]*)(?::(\d{0,5}))?")
 LOCAL: Final = "localhost"
 
 
 def check_host(headers: Headers, peer: Peer, hosts: Collection[str]) -> None:
-    """Refuse a host name that may belong to another site, in a request from this machine. Raises: HttpRefused (421).
-    `hosts` are the names in the settings. An address cannot be the name of a site.
+    """Refuse a host name that may belong to another site, in a request from this machine. An address is allowed, as it
+    is not the name of a site; `hosts` are the names in the settings. Raises: HttpRefused (421).
     """
     if not is_loopback(peer.address):
         return
@@ -43,7 +43,7 @@ def check_change(headers: Headers, *, by_cookie: bool) -> None:
 
 
 def is_foreign(headers: Headers) -> bool:
-    """Return whether another site's page sends the request."""
+    """Return whether a page of another site has sent the request."""
     origin = headers.get("origin")
     return origin is not None and origin.partition("://")[2].lower() != headers.get("host", "").lower()
 

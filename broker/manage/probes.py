@@ -1,4 +1,4 @@
-"""Liveness and readiness probes, without a login; they are answered from the start of the recovery on."""
+"""Liveness and readiness probes, which need no login and are answered during the recovery, too."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.manage.refusal import HttpRefused, bad_request
 from broker.manage.request_target import query_of
 
 PROBES: Final = ("/healthz", "/readyz")
-UNREADY: Final = ("503", "404")  # HAProxy's disable-on-404 keeps the connections of a server that answers so
+UNREADY: Final = ("503", "404")  # with disable-on-404, HAProxy keeps the connections of a server that answers 404
 RECOVERING: Final = "recovering"
 
 
@@ -23,7 +23,7 @@ async def alive(_call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    """Answer the readiness probe; details are left out, because the client has no login."""
+    """Answer the readiness probe, without details because the client has no login."""
     status = call.query.get("unready", "503")
     if status not in UNREADY:
         raise bad_request(f"unready should be one of {', '.join(UNREADY)}")
@@ -40,11 +40,11 @@ ROUTES: Final = (
     ApiRoute("GET", PROBES[0], Needs.NOTHING, alive, ()),
     ApiRoute("GET", PROBES[1], Needs.NOTHING, ready, ("unready",)),
 )
-"""The probes of a broker that serves."""
+"""The probes of a broker after its recovery."""
 
 
 class Gate:
-    """The ASGI application of an HTTP port: answers probes while the broker recovers, then passes requests on."""
+    """The ASGI application of an HTTP port: answers probes during the recovery, then passes requests on."""
 
     def __init__(self, progress: Callable[[], Mapping[str, Any]]) -> None:
         """`progress` returns the progress of the recovery."""
@@ -56,7 +56,6 @@ class Gate:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
         if self._app is not None:
             await self._app(scope, receive, send)
             return
@@ -71,6 +70,6 @@ class Gate:
                 status = query_of(scope["query_string"]).get("unready", "503")
             except HttpRefused as refused:
                 return refusal_response(refused)
-            told = {"status": "unready", "reasons": [RECOVERING], "progress": dict(self._progress())}
-            return json_answer(told, int(status) if status in UNREADY else 503)
+            answer = {"status": "unready", "reasons": [RECOVERING], "progress": dict(self._progress())}
+            return json_answer(answer, int(status) if status in UNREADY else 503)
         return refusal_response(HttpRefused(503, "the broker is recovering its data and does not serve yet"))

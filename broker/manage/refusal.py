@@ -1,4 +1,4 @@
-"""Refusals of requests: a status, a word for programs, and a line for people."""
+"""Refusals of requests: a status, an error name for programs, and a reason for people."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.amqp.errors import BrokerError, NodeLost, ProtocolError
 from broker.core.definitions.reading import NotStored
 from broker.operations.request import OperationRefused, PartMissing
 
-WORDS: Final = {
+ERRORS: Final = {
     400: "bad_request",
     401: "login_refused",
     403: "access_refused",
@@ -29,8 +29,8 @@ WORDS: Final = {
     503: "unavailable",
     505: "version_not_supported",
 }
-RABBITMQ_WORDS: Final = {**WORDS, 401: "not_authorised", 403: "not_authorised", 404: "Object Not Found"}
-"""The words under /api, where RabbitMQ's tools read them."""
+RABBITMQ_ERRORS: Final = {**ERRORS, 401: "not_authorised", 403: "not_authorised", 404: "Object Not Found"}
+"""The names under /api, where RabbitMQ's tools read them."""
 
 ACCESS_REFUSED: Final = 403  # AMQP's reply code
 STATUS_OF_CODE: Final = {403: 401, 404: 404, 530: 401}
@@ -40,16 +40,16 @@ STATUS_OF_CODE: Final = {403: 401, 404: 404, 530: 401}
 class HttpRefused(Exception):
     """A request cannot be carried out.
 
-    Shapes: `word` replaces the usual one of the status; `headers` are those that the status asks for (Allow,
-    WWW-Authenticate); `fatal` when nothing more can be read from the connection; `shown` is the reason of a refused
-    login under /api. Source: RabbitMQ's rabbit_web_dispatch_access_control; a missing tag has another word.
+    Shapes: `error` replaces the default name for the status; `headers` are those that the status requires (Allow,
+        WWW-Authenticate); `fatal` if nothing more can be read from the connection; `shown` is the reason for a refused
+        login under /api. Source: RabbitMQ's rabbit_web_dispatch_access_control; a missing tag has another name.
     """
 
     def __init__(
         self,
         status: int,
         reason: str,
-        word: str | None = None,
+        error: str | None = None,
         *,
         headers: tuple[tuple[str, str], ...] = (),
         fatal: bool = False,
@@ -60,19 +60,19 @@ class HttpRefused(Exception):
         self.reason = reason
         self.headers = headers
         self.fatal = fatal
-        self._word = word
+        self._error = error
         self._shown = shown
 
     def fields(self, *, rabbitmq: bool = False) -> dict[str, str]:
-        """Return the JSON object that the client gets, with RabbitMQ's words if asked."""
+        """Return the JSON object for the client, with RabbitMQ's error names if `rabbitmq`."""
         if rabbitmq and self._shown:
             return {"error": "not_authorized", "reason": self._shown}
-        words = RABBITMQ_WORDS if rabbitmq else WORDS
-        return {"error": self._word or words[self.status], "reason": self.reason}
+        errors = RABBITMQ_ERRORS if rabbitmq else ERRORS
+        return {"error": self._error or errors[self.status], "reason": self.reason}
 
 
 def bad_request(reason: str) -> HttpRefused:
-    """Return the refusal of what cannot be understood."""
+    """Return the refusal of an invalid request."""
     return HttpRefused(400, reason)
 
 
@@ -82,14 +82,14 @@ def not_found(reason: str = "Not Found") -> HttpRefused:
 
 
 def not_authorised(reason: str) -> HttpRefused:
-    """Return the refusal of a user who lacks a tag or a right. Source: RabbitMQ answers 401, and not 403."""
+    """Return the refusal of a user who lacks a tag or a permission. Source: RabbitMQ answers 401, not 403."""
     return HttpRefused(401, reason)
 
 
 def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
-    """Return the refusal for an error of the broker, None for a defect.
+    """Return the refusal for an error of the broker, None for an unexpected one.
 
-    Under /api it is RabbitMQ's; elsewhere a missing permission is 403, and a refusal of the broker is a conflict.
+    Under /api it is RabbitMQ's; elsewhere a missing permission is a 403, and a refusal of the broker a 409.
     """
     if isinstance(error, HttpRefused):
         return error
@@ -108,6 +108,6 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
     if isinstance(error, ProtocolError):
         status = STATUS_OF_CODE.get(error.reply_code, 400)
         if status == 404:
-            return HttpRefused(status, error.reply_text, "not_found")  # a path that leads nowhere has another word
+            return HttpRefused(status, error.reply_text, "not_found")  # an unknown path has another name
         return HttpRefused(status, error.reply_text if status != 400 else f"{error.reply_code} {error.reply_text}")
     return bad_request(str(error))

@@ -1,4 +1,4 @@
-"""The target of a request taken apart: the words between its slashes, and its query."""
+"""Parses the target of a request: the words between its slashes, and its query."""
 
 from __future__ import annotations
 
@@ -13,13 +13,12 @@ PARAMETERS_MAX: Final = 64
 
 
 def path_words(raw_path: bytes) -> tuple[str, ...]:
-    """Return the words of a path, each decoded separately, so that %2F is a part of a word. Under /api a trailing slash
-    is ignored, as in RabbitMQ, because Flower and others send one.
-    Raises: HttpRefused.
+    """Return the words of a path, each decoded separately, so that %2F is part of a word. Under /api a trailing slash
+    is ignored, as in RabbitMQ: Flower and others send it. Raises: HttpRefused.
     """
     text = raw_path.decode("latin-1")
     try:
-        path = text if text.startswith("/") else urlsplit(text).path or "/"  # a proxy's client sends a whole URL
+        path = text if text.startswith("/") else urlsplit(text).path or "/"  # the client of a proxy sends a whole URL
         words = [unquote_to_bytes(word).decode() for word in path.split("/")[1:]]
     except ValueError:
         raise bad_request("the target of the request cannot be read") from None
@@ -29,8 +28,9 @@ def path_words(raw_path: bytes) -> tuple[str, ...]:
 
 
 def query_of(octets: bytes, repeats: Collection[str] = ()) -> Mapping[str, str]:
-    """Return the parameters of a query; of those in `repeats`, the last one counts. Raises: HttpRefused, also for any
-    other repeated parameter.
+    """Return the parameters of a query. Only those in `repeats` may be repeated, and the last one counts.
+
+    Raises: HttpRefused.
     """
     names = [name for name, _value in query_pairs(octets) if name not in repeats]
     if len(set(names)) < len(names):
@@ -39,9 +39,9 @@ def query_of(octets: bytes, repeats: Collection[str] = ()) -> Mapping[str, str]:
 
 
 def query_pairs(octets: bytes) -> list[tuple[str, str]]:
-    """Return the names and values of a query in their order. Raises: HttpRefused."""
+    """Return the names and values of a query in order. Raises: HttpRefused."""
     try:
-        # Kept as Latin-1 until decoded strictly: parse_qsl itself would replace invalid UTF-8.
+        # Decoded strictly afterwards: parse_qsl would replace invalid UTF-8.
         pairs = parse_qsl(
             octets.decode("latin-1"), keep_blank_values=True, encoding="latin-1", max_num_fields=PARAMETERS_MAX
         )
@@ -50,7 +50,7 @@ def query_pairs(octets: bytes) -> list[tuple[str, str]]:
         raise bad_request("the target of the request cannot be read") from None
 
 
-def only(query: Mapping[str, str], known: Collection[str]) -> None:
+def check_parameters(query: Mapping[str, str], known: Collection[str]) -> None:
     """Refuse unknown parameters, because a misspelt filter must not mean "all". Raises: HttpRefused."""
     unknown = sorted(query.keys() - set(known))
     if unknown:
@@ -58,7 +58,7 @@ def only(query: Mapping[str, str], known: Collection[str]) -> None:
 
 
 def integer(name: str, text: str, high: int = LARGEST) -> int:
-    """Return the number that a text is. Raises: HttpRefused."""
+    """Return a parameter as an integer. Raises: HttpRefused."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and int(text) <= high):
         raise bad_request(f"'{name}' should be an integer from 0 to {high}")
     return int(text)

@@ -1,7 +1,7 @@
 """Samples of the broker's numbers, and rates of counters.
 
-The last hour of the broker's totals is always kept, that of a single object only while it is requested. Rates come from
-the readings of API callers: without calls, nothing is measured.
+The last hour of the broker's totals is always kept, that of a single object only while it is requested. Rates are
+measured between requests of the API: without requests, nothing is measured.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from broker.operations.rows import Row
 from broker.tasks import Tasks
 
 WATCHED_MAX: Final = 50  # objects with a history
-UNWATCHED_S: Final = 600.0  # a history ends when it was not requested for this long
-FORGET_S: Final = 600.0  # an object's readings are dropped when they were not requested for this long
-
+UNWATCHED_S: Final = 600.0  # without a request, after which a history is dropped
+FORGET_S: Final = 600.0  # without a request, after which an object's readings are dropped
 COUNTERS_MAX: Final = 100_000  # objects whose last readings are kept
 SWEPT_AT_ONCE: Final = 500
 
@@ -28,16 +27,17 @@ Read = Callable[[], "Sequence[int] | None"]
 
 
 class Watched(NamedTuple):
-    """The history of one object, such as a queue. `read` returns its current numbers, None if the object is gone."""
+    """The history of one object, such as a queue. `read` returns its current numbers, None if it was deleted."""
 
     history: History
     read: Read
-    asked_s: float
+    requested_s: float
 
 
 class Samples:
-    """Take a sample of all watched objects at each interval. Shapes: `totals` is the history of the broker as a whole;
-    `rates` has the numbers read by callers of the API.
+    """Takes samples of all watched objects at an interval.
+
+    Shapes: `totals` is the history of the whole broker; `rates` measures rates between requests of the API.
     Invariant: one sampling at a time; at most WATCHED_MAX objects have a history, the most recently requested ones.
     """
 
@@ -51,7 +51,7 @@ class Samples:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`names` names the numbers that `read_totals` returns; the first `counters` of them only grow."""
+        """`names` are those of the numbers that `read_totals` returns; the first `counters` of them only grow."""
         self._interval_ms = interval_ms
         self._read_totals = read_totals
         self._clock = clock
@@ -60,7 +60,7 @@ class Samples:
         self._watched: dict[Hashable, Watched] = {}
         self._closed = False
         self.totals = History(names, counters, interval_ms)
-        self.rates = AskedRates(interval_ms / 1000, clock, wall)
+        self.rates = RequestedRates(interval_ms / 1000, clock, wall)
 
     @property
     def now_ms(self) -> int:
@@ -68,20 +68,20 @@ class Samples:
         return int(self._wall() * 1000)
 
     def watch(self, sampled: Sampled) -> History:
-        """Return the history of an object; it begins now if nobody has asked for it lately."""
+        """Return the history of an object, which begins now if it was not requested recently."""
         now_s = self._clock()
         watched = self._watched.get(sampled.key)
         if watched is None:
             if len(self._watched) >= WATCHED_MAX:
-                del self._watched[min(self._watched, key=lambda key: self._watched[key].asked_s)]
+                del self._watched[min(self._watched, key=lambda key: self._watched[key].requested_s)]
             history = History(sampled.names, sampled.counters, self._interval_ms)
             watched = Watched(history, sampled.read, now_s)
             self._sample(sampled.key, watched)
-        self._watched[sampled.key] = watched._replace(asked_s=now_s)
+        self._watched[sampled.key] = watched._replace(requested_s=now_s)
         return watched.history
 
     def tick(self) -> None:
-        """Start taking a sample, unless the previous one is still in progress."""
+        """Start to take a sample, unless the previous one is in progress."""
         if not self._closed and not self._tasks.busy:
             self._tasks.start(self.sample())
 
@@ -90,7 +90,7 @@ class Samples:
         self.totals.add(self.now_ms, await self._read_totals())
         last_s = self._clock() - UNWATCHED_S
         for key, watched in list(self._watched.items()):
-            if watched.asked_s < last_s:
+            if watched.requested_s < last_s:
                 del self._watched[key]
             else:
                 self._sample(key, watched)
@@ -104,7 +104,6 @@ class Samples:
             watched.history.add(self.now_ms, values)
 
     async def close(self) -> None:
-        """Stop sampling, for good."""
         self._closed = True
         await self._tasks.stop()
 
@@ -113,8 +112,8 @@ class Samples:
 class Sampled:
     """An object whose history begins when its samples are first requested.
 
-    Shapes: `names` names the numbers that `read` returns, the first `counters` of which only grow; `key` identifies the
-        object among all others.
+    Shapes: `names` are those of the numbers that `read` returns, the first `counters` of which only grow; `key`
+        identifies the object among all others.
     """
 
     key: Hashable
@@ -123,7 +122,7 @@ class Sampled:
     read: Read
 
     def add_to(self, table: Row, kind: str, names: Sequence[str], query: Mapping[str, str], samples: Samples) -> None:
-        """Add to a table the samples of some of the numbers, if the query asks for that kind of them."""
+        """Add the samples of the named numbers to a table, if the query requests this kind of samples."""
         wanted = sample_range(query, kind)
         if wanted is None:
             return
@@ -133,9 +132,9 @@ class Sampled:
 
 
 class Reading:
-    """The last two readings of an object's counters that are an interval apart, and when they last changed.
+    """The last two readings of an object's counters that are an interval apart, and when the counters last changed.
 
-    Units: moments are in seconds; ``changed_s`` is one of the wall clock.
+    Units: times are in seconds; `changed_s` is of the wall clock.
     """
 
     __slots__ = ("at_s", "before", "before_s", "changed_s", "counts")
@@ -146,7 +145,7 @@ class Reading:
         self.changed_s = changed_s
 
     def read(self, counts: Sequence[int], now_s: float, wall_s: float, interval_s: float) -> None:
-        """Process the current counters; an interval after the last reading, they become the next one."""
+        """Compare the current counters; they become the next reading if the last one is an interval old."""
         if counts != self.counts:
             self.changed_s = wall_s
         if now_s - self.at_s >= interval_s:
@@ -154,11 +153,11 @@ class Reading:
             self.counts, self.at_s = counts, now_s
 
 
-class AskedRates:
-    """Remember readings by key.
+class RequestedRates:
+    """Measures rates of objects between requests.
 
-    A rate is measured since a reading that is one to two intervals old if callers ask that often, otherwise since the
-    last one. The first caller gets none.
+    A rate is measured since a reading that is one to two intervals old if requests are that frequent, otherwise since
+    the last one. The first request gets no rates.
     Invariant: at most COUNTERS_MAX readings are kept, each for FORGET_S after its last request.
     """
 
@@ -172,13 +171,12 @@ class AskedRates:
         self._sweep: list[Hashable] = []
 
     def __len__(self) -> int:
-        """Return the number of objects with readings."""
         return len(self._readings)
 
     def of(self, key: Hashable, counts: Sequence[int], counters: int) -> list[float] | None:
-        """Return the rates of an object's numbers, which are `counts` now; None when all rates are 0.
+        """Return the rates of an object's numbers, which are `counts` now; None if all rates are 0 or unknown.
 
-        The first `counters` of them never fall unless another object has the key now; the others may fall.
+        The first `counters` of them fall only if another object has the key now; the others may fall.
         Units: per second.
         """
         now_s = self._clock()
@@ -196,18 +194,18 @@ class AskedRates:
         return [round((count - earlier) / window_s, 2) for count, earlier in zip(counts, before, strict=True)]
 
     def idle_since(self, key: Hashable) -> dict[str, str]:
-        """Return the column with the time at which a reading last found other counters; none without readings."""
+        """Return the column with the time at which a reading last found changed counters; none without readings."""
         known = self._readings.get(key)
         at = None if known is None else datetime.fromtimestamp(known.changed_s, UTC)
         return {} if at is None else {"idle_since": at.isoformat(timespec="milliseconds")}
 
-    def sweep(self, most: int = SWEPT_AT_ONCE) -> None:
-        """Check some of the readings, and drop those that were not requested recently. Cost: O(most)."""
+    def sweep(self, limit: int = SWEPT_AT_ONCE) -> None:
+        """Check up to `limit` readings, and drop those that were not requested recently. Cost: O(limit)."""
         now_s = self._clock()
         if not self._sweep:
             self._sweep = list(self._readings)
-        for key in self._sweep[-most:]:
+        for key in self._sweep[-limit:]:
             known = self._readings.get(key)
             if known is not None and now_s - known.at_s > FORGET_S:
                 del self._readings[key]
-        del self._sweep[-most:]
+        del self._sweep[-limit:]

@@ -1,4 +1,4 @@
-"""The routes under /v1 for remote readers: slot files of taps and their bytes, seals, cursors, and snapshots of queues.
+"""The routes under /v1 for remote readers: slot files of taps, seals, cursors, and snapshots of queues.
 
 Invariant: only users who may read a queue may read its snapshot.
 """
@@ -31,7 +31,7 @@ SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
 
 
 async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], crc: int) -> Response | None:
-    """Return the answer to a GET of a file with this checksum, None if it does not exist (any more).
+    """Return the answer to a GET of a file with this checksum; None if it does not exist or was deleted.
 
     Raises: HttpRefused (416); StoreFailed.
     """
@@ -59,7 +59,7 @@ async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], 
 def asked_bytes(headers: Mapping[str, str], size_bytes: int, etag: str) -> tuple[int, int] | None:
     """Return the first requested byte and the one after the last, None for the whole file.
 
-    Several ranges, another unit, and what cannot be read ask for the whole, which RFC 9110 allows.
+    Several ranges, another unit and an invalid header get the whole file, as RFC 9110 allows.
     Raises: HttpRefused (416) for a range that begins after the end.
     """
     found = ONE_RANGE.fullmatch(headers.get("range", ""))
@@ -81,13 +81,13 @@ def asked_bytes(headers: Mapping[str, str], size_bytes: int, etag: str) -> tuple
 
 
 def is_known(headers: Mapping[str, str], etag: str) -> bool:
-    """Return whether the client has this very content already."""
+    """Return whether the client already has this content."""
     tags = [tag.strip().removeprefix("W/") for tag in headers.get("if-none-match", "").split(",")]
     return etag in tags or tags == ["*"]
 
 
 async def store(call: Call) -> Response:
-    """Return whose slots these are."""
+    """Answer with the identity of the store, its last seal and its format."""
     view = call.broker.taps.view
     return json_answer(
         {
@@ -103,7 +103,7 @@ async def store(call: Call) -> Response:
 async def seals(call: Call) -> Response:
     """List the slot files after a seal, of the taps that the user may read, and the gaps among them.
 
-    "partial" means that other taps than the requested ones have slots, too.
+    "partial" means that there are taps that the user may not read.
     Invariant: with "more": false, every such seal up to "last_seal" is listed or among the gaps.
     """
     after = integer("after", call.query.get("after", "0"))
@@ -111,12 +111,12 @@ async def seals(call: Call) -> Response:
     visible = _visible(call)
     view = call.broker.taps.view
     starts = view.starts.rows()
-    last = view.last_seal  # before the seals: slots sealed meanwhile may be missing in the list
+    last = view.last_seal  # read first: slots sealed meanwhile may not be listed
     rows: list[dict[str, Any]] = []
-    at, more, looked = after, False, False
-    while not (looked or more):
+    at, more, complete = after, False, False
+    while not (complete or more):
         batch = view.after(at, limit=ROWS_AT_ONCE)
-        looked = len(batch) < ROWS_AT_ONCE
+        complete = len(batch) < ROWS_AT_ONCE
         for seal in batch:
             at = seal.seal
             if visible(seal.vhost, seal.queue):
@@ -141,21 +141,21 @@ async def seals(call: Call) -> Response:
 
 
 def _visible(call: Call) -> Callable[[str, str], bool]:
-    """Return the requested taps that may be read. Raises: ChannelError (403) for one that may not."""
+    """Return a function that checks whether a tap is requested and readable. Raises: ChannelError (403)."""
     vhost, tap = call.query.get("vhost"), call.query.get("tap")
     if vhost is not None and tap is not None:
         check_tap(call.broker, call.user, vhost, tap)
 
     @cache
     def visible(of_vhost: str, of_tap: str) -> bool:
-        asked = vhost in (None, of_vhost) and tap in (None, of_tap)
-        return asked and may_read_tap(call.broker, call.user, of_vhost, of_tap)
+        requested = vhost in (None, of_vhost) and tap in (None, of_tap)
+        return requested and may_read_tap(call.broker, call.user, of_vhost, of_tap)
 
     return visible
 
 
 async def slot(call: Call) -> Response:
-    """Send a slot file, or a part of it."""
+    """Answer with a slot file, or a part of it."""
     number = integer("seal", call.words["seal"])
     seal = call.broker.taps.view.seal(number)
     if seal is None:
@@ -182,14 +182,14 @@ async def listing(call: Call) -> Response:
 
 
 async def seal(call: Call) -> Response:
-    """Seal the open slot, and answer with the last seal once it is in a file."""
+    """Write the messages that taps hold into slot files, and answer with the last seal."""
     fields = await call.fields(("vhost", "tap"))
     vhost, tap = fields.optional("vhost"), fields.optional("tap")
     if tap is not None and vhost is None:
         vhost = "/"
     check_seal(call.broker, call.user, vhost, tap)
     if tap is not None and vhost is not None:
-        tap_row(call, vhost, tap)  # rights come first, so that 404 tells no names
+        tap_row(call, vhost, tap)  # after the rights, so that a 404 reveals no names
     return json_answer({"last_seal": await call.broker.taps.seal(vhost, tap)})
 
 
@@ -209,7 +209,7 @@ async def set_cursor(call: Call) -> None:
 
 
 async def remove_cursor(call: Call) -> None:
-    """Remove a cursor, for which no more files are kept."""
+    """Remove a cursor; no more files are kept for it."""
     query = call.query
     if "tap" not in query:
         raise bad_request("the parameter 'tap' is missing")
@@ -221,7 +221,7 @@ async def remove_cursor(call: Call) -> None:
 
 
 def tap_row(call: Call, vhost: str, tap: str) -> dict[str, Any]:
-    """Return a tap, also a removed one that still has slot files. Raises: HttpRefused."""
+    """Return the row of a tap, or of a removed one that still has slot files. Raises: HttpRefused."""
     rows = call.broker.taps.listing(vhost) if vhost in call.broker.administration.vhosts else []
     for row in rows:
         if row["name"] == tap:
@@ -229,7 +229,7 @@ def tap_row(call: Call, vhost: str, tap: str) -> dict[str, Any]:
     raise not_found(f"no tap '{tap}' in vhost '{vhost}'")
 
 
-# -- snapshots: the messages of an ordinary queue, as slot files that are kept for a while -----------------------------
+# -- snapshots: copies of a queue's messages in slot files, which are kept for some time ------------------------------
 
 
 async def take(call: Call) -> Response:
@@ -237,8 +237,8 @@ async def take(call: Call) -> Response:
     fields = await call.fields(("vhost", "queue"))
     vhost, queue = fields.text("vhost", "/"), fields.text("queue")
     _check_queue(call, vhost, queue)
-    held = call.broker.administration.vhosts.get(vhost)
-    found = None if held is None else held.queues.get(queue)
+    known = call.broker.administration.vhosts.get(vhost)
+    found = None if known is None else known.queues.get(queue)
     if found is None:
         raise not_found(f"no queue '{queue}' in vhost '{vhost}'")
     _check_queue(call, vhost, queue, private=is_private(found))
@@ -248,7 +248,7 @@ async def take(call: Call) -> Response:
 
 
 async def snapshot_file(call: Call) -> Response:
-    """Send one file of a snapshot, or a part of it."""
+    """Answer with one file of a snapshot, or a part of it."""
     snapshot, n = _snapshot(call), integer("n", call.words["n"])
     crc = next((file.crc for file in snapshot.files if file.n == n), None)
     answer = None
@@ -274,7 +274,7 @@ def _snapshot(call: Call) -> Snapshot:
 
 
 def _check_queue(call: Call, vhost: str, queue: str, *, private: bool = False) -> None:
-    """Check that the caller may read a queue. A queue that no other connection can read over AMQP also needs a tag.
+    """Check that the caller may read a queue. A private one, which clients cannot read over AMQP, also requires a tag.
 
     Raises: ChannelError (403), HttpRefused.
     """

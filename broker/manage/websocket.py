@@ -1,6 +1,6 @@
-"""MQTT over WebSocket: the route /mqtt, and the frames between a client's socket and the broker's transport.
+"""MQTT over WebSocket: the route /mqtt, and the layer of frames between a client's socket and the broker's transport.
 
-Frames need not match packets: MQTT reads the concatenated payloads. Source: RFC 6455; MQTT 5, section 6.
+A frame need not contain one packet: MQTT reads the concatenated payloads. Source: RFC 6455; MQTT 5, section 6.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ SUBPROTOCOL: Final = "mqtt"
 VERSION: Final = "13"
 KEY_BYTES: Final = 16
 ACCEPTS: Final = b"258EAFA5-E914-47DA-95CA-C5AB0DC85B11"
-FRAMES_AT_ONCE: Final = 128  # frames of a client that are read before other clients have their turn
+FRAMES_AT_ONCE: Final = 128  # frames of a client that are read in one turn of the loop
 NOBODY: Final = asyncio.Protocol()
 
 _log = get_logger()
 
 
 class WebSocket(LingeringTransport):
-    """The socket of a client as the broker's transport sees it, and the protocol of that socket.
+    """The transport of a WebSocket client for the broker, and the protocol of the client's socket.
 
-    The payload of each read is passed on as a whole, so MQTT's limits apply to it. Only the last ping is answered, and
-    not before the client reads.
+    The payloads of each read are passed on together, so MQTT's limits apply to them. Only the last ping is answered,
+    and only while the client reads.
     """
 
     def __init__(self, transport: asyncio.Transport, client: asyncio.Protocol, origin: str) -> None:
-        """Wrap a socket for the broker's transport. `origin` is the origin of another site's page, else empty."""
+        """`origin` is that of a page of another site, else empty."""
         super().__init__(transport)
         self._client = client
         self._origin = origin
         self._frames = WebSocketFrames()
-        self._more = False  # frames of the last read are left
-        self._reads = True  # the broker's transport reads
+        self._more = False  # whether frames of the last read remain
+        self._reads = True  # whether the broker's transport reads
         self._reads_soon = False
         self._writable = True
 
@@ -63,7 +63,6 @@ class WebSocket(LingeringTransport):
         self.data_received(data)
 
     def data_received(self, data: bytes) -> None:
-        """Process received octets."""
         if self.is_closing():
             self.discard(len(data))
         else:
@@ -71,7 +70,7 @@ class WebSocket(LingeringTransport):
             self._read()
 
     def _read(self) -> None:
-        """Pass on the payloads of the next frames, and schedule the rest."""
+        """Pass on the payloads of the next frames, and schedule reading the remaining frames."""
         payload, self._more = self._frames.read(FRAMES_AT_ONCE)
         self._answer_ping()
         if payload:
@@ -90,7 +89,7 @@ class WebSocket(LingeringTransport):
             asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        """Handle the remaining frames, or close the connection once the broker has handled all earlier ones."""
+        """Read the remaining frames, or close the connection after the last one."""
         self._reads_soon = False
         if not self._reads or self.is_closing():
             return
@@ -113,44 +112,38 @@ class WebSocket(LingeringTransport):
                 self._transport.write(encode_frame(PONG, ping))
 
     def eof_received(self) -> bool | None:
-        """Let the socket close."""
         return self._client.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the session, and forget the broker's transport, which has this object."""
+        """End the session, and drop the reference to the broker's transport, which refers to this object."""
         self.forget()
         client, self._client = self._client, NOBODY
         client.connection_lost(error)
 
     def pause_writing(self) -> None:
-        """Stop deliveries: the client reads too slowly."""
         self._writable = False
         self._client.pause_writing()
 
     def resume_writing(self) -> None:
-        """Resume deliveries."""
         self._writable = True
         self._answer_ping()
         self._client.resume_writing()
 
-    # -- what the broker's transport calls ----------------------------------------------------------------------------
+    # -- calls of the broker's transport ------------------------------------------------------------------------------
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Return facts about the connection, and the origin of another site's page."""
+        """Return information about the connection, including the origin of another site's page."""
         if name == "web":
             return True
         return self._origin if name == "origin" else super().get_extra_info(name, default)
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
-        """Set when writing pauses."""
         self._transport.set_write_buffer_limits(high, low)
 
     def get_write_buffer_size(self) -> int:
-        """Return the number of octets that wait to be sent."""
         return self._transport.get_write_buffer_size()
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Send octets as one frame."""
         self.writelines([data])
 
     def writelines(self, pieces: Iterable[bytes | bytearray | memoryview]) -> None:
@@ -159,12 +152,11 @@ class WebSocket(LingeringTransport):
             self._transport.write(encode_frame(BINARY, b"".join(pieces)))
 
     def pause_reading(self) -> None:
-        """Stop reading for now."""
         self._reads = False
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading in the loop's next turn, as a socket does, with the frames that are left."""
+        """Resume reading in the next turn of the loop, as a socket does, starting with the remaining frames."""
         self._reads = True
         self._read_soon()
 
@@ -180,16 +172,15 @@ class WebSocket(LingeringTransport):
 
 
 class Upgrade(Response):
-    """The answer 101: the client speaks MQTT from now on."""
+    """The answer 101, after which the connection carries MQTT."""
 
-    def __init__(self, client: ApiClient, headers: Headers, made: Callable[[], asyncio.Protocol]) -> None:
+    def __init__(self, client: ApiClient, headers: Headers, new_protocol: Callable[[], asyncio.Protocol]) -> None:
         super().__init__(status_code=101)
         self._client = client
         self._request = headers
-        self._made = made
+        self._new_protocol = new_protocol
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, and hand the connection over."""
         digest = hashlib.sha1(self._request["sec-websocket-key"].encode() + ACCEPTS, usedforsecurity=False).digest()
         headers = [
             ("Upgrade", "websocket"),
@@ -200,28 +191,28 @@ class Upgrade(Response):
         origin = self._request["origin"] if is_foreign(self._request) else ""
         switched = self._client.switch(headers)
         if switched is not None:
-            WebSocket(switched[0], self._made(), origin).begin(switched[1])
+            WebSocket(switched[0], self._new_protocol(), origin).begin(switched[1])
 
 
 async def upgrade(call: Call) -> Response:
     """Answer the opening handshake of a WebSocket."""
     headers = call.request.headers
     if "websocket" not in words(headers, "upgrade") or "upgrade" not in words(headers, "connection"):
-        raise HttpRefused(426, "MQTT over WebSocket is here", headers=(("Upgrade", "websocket"),), fatal=True)
+        raise HttpRefused(426, "this path is for MQTT over WebSocket", headers=(("Upgrade", "websocket"),), fatal=True)
     if headers.get("sec-websocket-version") != VERSION:
-        raise HttpRefused(426, f"WebSocket has version {VERSION}", headers=(("Sec-WebSocket-Version", VERSION),))
+        raise HttpRefused(426, f"the version of WebSocket is {VERSION}", headers=(("Sec-WebSocket-Version", VERSION),))
     if SUBPROTOCOL not in words(headers, "sec-websocket-protocol"):
-        raise bad_request(f"the header Sec-WebSocket-Protocol should have {SUBPROTOCOL}")
+        raise bad_request(f"the header Sec-WebSocket-Protocol should contain {SUBPROTOCOL}")
     try:
         key = base64.b64decode(headers.get("sec-websocket-key", ""), validate=True)
     except (binascii.Error, ValueError):
         key = b""
     if len(key) != KEY_BYTES or headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
         raise bad_request("not the opening handshake of a WebSocket")
-    made = call.broker.listener.protocols.get("mqtt")
-    if made is None or call.client.last:
-        raise HttpRefused(503, "the broker takes no MQTT clients now", fatal=True)
-    return Upgrade(call.client, headers, made)
+    new_protocol = call.broker.listener.protocols.get("mqtt")
+    if new_protocol is None or call.client.last:
+        raise HttpRefused(503, "the broker accepts no MQTT clients now", fatal=True)
+    return Upgrade(call.client, headers, new_protocol)
 
 
 def words(headers: Headers, name: str) -> list[str]:

@@ -1,7 +1,7 @@
 """Drains one queue of the source into the queue of the same name at the target.
 
-    take a batch -> commit at the source: acks of the batch before, and the marker of this one
-                 -> publish at the target, with numbers -> await the confirms -> take the next batch
+    receive a batch -> commit at the source: acks of the previous batch, and the marker of this one
+                    -> publish at the target, with numbers -> await the confirms -> receive the next batch
 
 Invariant: a message is acknowledged at the source only after the target has confirmed it.
 """
@@ -28,27 +28,29 @@ from broker.migrate.marker import COUNTED, NO_ENTRIES, Marker, Numbered, Numberi
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 16 << 20
 PERSISTENT: Final = {"delivery_mode": 2}
-PATIENCE_S: Final = 90.0  # after which a source has detected a lost connection by missing heartbeats
+PATIENCE_S: Final = 90.0  # by then, the source has detected a lost connection by missing heartbeats
 POLL_S: Final = 0.5
 NOT_FOUND: Final = 404
+OWN_PREFIX: Final = "slotmq-migrate."
 DOUBTFUL: Final = "x-possibly-duplicate"
 PRODUCER, SEQUENCE, OWN_TABLE = "x-producer", "x-seq", "x-producer-table"
-TIMESTAMP_MS: Final = "timestamp_in_ms"  # what RabbitMQ's plugin message_timestamp adds
+TIMESTAMP_MS: Final = "timestamp_in_ms"  # a header of RabbitMQ's message timestamp plugin
 
 
 def own_name(queue: str) -> str:
-    """Return the name that the drain of a queue uses for its marker's queue and its exchange at the target."""
-    return f"slotmq-migrate.{hashlib.blake2b(queue.encode(), digest_size=8).hexdigest()}"
+    """Return the name of the marker's queue at the source and of the exchange at the target, for one drained queue."""
+    return f"{OWN_PREFIX}{hashlib.blake2b(queue.encode(), digest_size=8).hexdigest()}"
 
 
 class Drain:
     """Move the messages of a queue, in each run until it is empty or `stop` returns True.
 
-    Shapes: `passed` is called with the name of each finished step; `returned` messages were in flight when an earlier
-        run stopped, and kept their numbers; `doubtful` ones were published with the header x-possibly-duplicate;
-        `in_flight` ones may be in both brokers now; `fault` says why the queue could not be drained, empty if it was.
-    Units: `patience_s` is how long a source may take to deliver the messages that it counts, and to requeue those that
-        an earlier run held.
+    Shapes: `step_done` is called with the name of each finished step; `returned` counts messages that were in flight
+        when an earlier run stopped, and kept their numbers; `doubtful` those published with the header
+        x-possibly-duplicate; `in_flight` those that may be in both brokers now; `fault` is the reason why the queue
+        could not be drained, or empty.
+    Units: `patience_s` is how long the source can take to deliver the messages that it counts, and to requeue the
+        unacked messages of an earlier run.
     Raises: MigrationFault from `run`.
     """
 
@@ -61,7 +63,7 @@ class Drain:
         beside_consumers: bool = False,
         batch_messages: int = BATCH_MESSAGES,
         patience_s: float = PATIENCE_S,
-        passed: Callable[[str], None] = lambda _step: None,
+        step_done: Callable[[str], None] = lambda _step: None,
         stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self.queue = queue
@@ -72,15 +74,13 @@ class Drain:
         self._beside_consumers = beside_consumers
         self._batch_messages = batch_messages
         self._patience_s = patience_s
-        self._passed = passed
+        self._step_done = step_done
         self._stop = stop
 
     def fail(self, reason: Exception) -> None:
-        """Record why the queue could not be drained."""
         self.fault = str(reason)
 
     async def run(self) -> None:
-        """Drain the queue."""
         source_address, target_address = self._addresses
         source = await MigrationLink.open(source_address, "source")
         try:
@@ -92,7 +92,7 @@ class Drain:
                 self.returned -= numbering.absent
                 if not numbering.absent:
                     await source.call(commands.Queue.Delete(queue=self._own))
-                    self._passed("marker deleted")
+                    self._step_done("marker deleted")
                     await target.call(commands.Exchange.Delete(exchange=self._own))
                 await target.close()
             finally:
@@ -102,7 +102,7 @@ class Drain:
             source.abort()
 
     async def _prepare_target(self, target: MigrationLink) -> None:
-        """Declare an exchange that leads to the queue alone, whatever the routing key: so messages keep theirs."""
+        """Declare an exchange that routes to this queue only, so that messages keep their routing keys."""
         try:
             await target.call(DeclareAny(queue=self.queue, passive=True))
         except MethodRefused as refused:
@@ -125,12 +125,12 @@ class Drain:
         await source.call(commands.Tx.Select())
         await source.call(commands.Basic.Qos(prefetch_count=2 * self._batch_messages))
         if not self._beside_consumers:
-            await self._await_alone(source)
+            await self._await_no_consumers(source)
         await source.call(ConsumeAny(queue=self.queue))
         return Numbering(marker)
 
-    async def _await_alone(self, source: MigrationLink) -> None:
-        """Check that there is no other consumer; one of an earlier run may remain until the source detects its loss."""
+    async def _await_no_consumers(self, source: MigrationLink) -> None:
+        """Check that the queue has no consumers; that of an earlier run remains until the source detects its loss."""
         end_s = time.monotonic() + self._patience_s
         while consumers := (await source.call(DeclareAny(queue=self.queue, passive=True))).consumer_count:
             if not self.in_flight or time.monotonic() > end_s:
@@ -140,21 +140,21 @@ class Drain:
             await asyncio.sleep(POLL_S)
 
     async def _move(self, source: MigrationLink, target: MigrationLink, numbering: Numbering) -> None:
-        """Move until the queue is empty or the run should stop; nothing of this run is in flight then."""
-        before: Sequence[Numbered] = ()
+        """Move messages until the queue is empty or the run should stop; then no message of this run is in flight."""
+        previous: Sequence[Numbered] = ()
         while not self._stop():
             if not source.deliveries:
-                before = await self._commit(source, numbering, (), before)
-                if not await self._more_comes(source, numbering):
+                previous = await self._commit(source, numbering, (), previous)
+                if not await self._has_more(source, numbering):
                     return
             batch = self._batch(source, numbering)
-            self._passed("taken")
-            before = await self._commit(source, numbering, batch, before)
+            self._step_done("taken")
+            previous = await self._commit(source, numbering, batch, previous)
             await self._publish(target, numbering.producer, batch)
-        await self._commit(source, numbering, (), before)
+        await self._commit(source, numbering, (), previous)
 
     def _batch(self, source: MigrationLink, numbering: Numbering) -> list[Numbered]:
-        """Return the deliveries that wait, up to the size of a batch."""
+        """Return the received deliveries, up to the size of a batch."""
         batch: list[Numbered] = []
         size_bytes = 0
         while source.deliveries and len(batch) < self._batch_messages and size_bytes < BATCH_BYTES:
@@ -163,22 +163,22 @@ class Drain:
         return batch
 
     async def _commit(
-        self, source: MigrationLink, numbering: Numbering, batch: Sequence[Numbered], before: Sequence[Numbered]
+        self, source: MigrationLink, numbering: Numbering, batch: Sequence[Numbered], previous: Sequence[Numbered]
     ) -> Sequence[Numbered]:
-        """Acknowledge one batch and mark the next one in a transaction, and return the next one."""
-        if not batch and not before:
+        """Acknowledge the previous batch and replace the marker in one transaction, and return `batch`."""
+        if not batch and not previous:
             return ()
-        marker = numbering.marker(batch, before)
+        marker = numbering.marker(batch, previous)
         body = marker.encode()
         source.publish("", self._own, encode_header(PERSISTENT, len(body)), body)
-        if before:
-            source.send(commands.Basic.Ack(before[-1].delivery.method.delivery_tag, multiple=True))
-        self._passed("marker sent")
+        if previous:
+            source.send(commands.Basic.Ack(previous[-1].delivery.method.delivery_tag, multiple=True))
+        self._step_done("marker sent")
         await source.call(commands.Tx.Commit())
-        self.moved += len(before)
-        self.doubtful += sum(one.doubtful for one in before)
+        self.moved += len(previous)
+        self.doubtful += sum(one.doubtful for one in previous)
         self.in_flight = len(marker.in_flight)
-        self._passed("committed")
+        self._step_done("committed")
         return batch
 
     async def _publish(self, target: MigrationLink, producer: str, batch: Sequence[Numbered]) -> None:
@@ -186,12 +186,12 @@ class Drain:
             key = one.delivery.method.routing_key or ""
             target.publish(self._own, key, forwarded_header(one, producer), one.delivery.body)
             await target.until_writable()
-            self._passed("published")
+            self._step_done("published")
         await target.until(lambda: target.confirmed >= target.published)
-        self._passed("confirmed")
+        self._step_done("confirmed")
 
-    async def _more_comes(self, source: MigrationLink, numbering: Numbering) -> bool:
-        """Wait for a delivery; return False if the queue is empty, and an earlier run holds nothing that may return."""
+    async def _has_more(self, source: MigrationLink, numbering: Numbering) -> bool:
+        """Wait for a delivery; return False if the queue is empty and no message of an earlier run may be requeued."""
         end_s = time.monotonic() + self._patience_s
         while not source.deliveries and not self._stop():
             ready = (await source.call(DeclareAny(queue=self.queue, passive=True))).message_count
@@ -199,7 +199,7 @@ class Drain:
                 break
             if time.monotonic() > end_s:
                 if ready:
-                    raise MigrationFault(f"the source has messages and delivered none for {self._patience_s:g} s")
+                    raise MigrationFault(f"the source has messages and has delivered none for {self._patience_s:g} s")
                 return False
             if not ready and not numbering.absent:
                 return False
@@ -210,8 +210,8 @@ class Drain:
 
 
 def forwarded_header(message: Numbered, producer: str, now_s: float | None = None) -> bytes:
-    """Return the header with the number, and with the remaining expiration. Raises: MigrationFault. Everything else
-    keeps its octets. Counters of a source's quorum queue are left out.
+    """Return the header with the message's number and its remaining expiration, but without the delivery counters of a
+    quorum queue; everything else keeps its octets. Raises: MigrationFault.
     """
     header = message.delivery.header
     try:
@@ -225,24 +225,24 @@ def forwarded_header(message: Numbered, producer: str, now_s: float | None = Non
         headers[OWN_TABLE] = True
     if message.doubtful:
         headers[DOUBTFUL] = True
-    left_ms = remaining_ms(header, time.time() if now_s is None else now_s)
-    properties = {} if left_ms is None else {"expiration": str(left_ms)}
+    expiration_ms = remaining_ms(header, time.time() if now_s is None else now_s)
+    properties = {} if expiration_ms is None else {"expiration": str(expiration_ms)}
     return edit_header(header, set_headers=headers, drop_headers=drop, set_properties=properties)
 
 
 def remaining_ms(header: bytes, now_s: float) -> int | None:
-    """Return the remaining expiration, if the message has a timestamp; None to leave it unchanged. If the expiration
-    has already passed, the timestamp was not that of the publish, or the source would have dropped the message.
+    """Return the remaining expiration, or None to leave it unchanged: without a timestamp, or if the message would have
+    expired, which shows that its timestamp is not the time of the publish.
     """
     text = read_text(header, "expiration")
     if text is None or not text.isdecimal():
         return None
     expiration_ms = int(text)
-    made_ms = read_headers(header, TIMESTAMP_MS).get(TIMESTAMP_MS)
-    if not isinstance(made_ms, int):
+    published_ms = read_headers(header, TIMESTAMP_MS).get(TIMESTAMP_MS)
+    if not isinstance(published_ms, int):
         stamp = cut_properties(header).get("timestamp")
         if stamp is None:
             return None
-        made_ms = int.from_bytes(stamp, "big") * 1000
-    age_ms = int(now_s * 1000) - made_ms
+        published_ms = int.from_bytes(stamp, "big") * 1000
+    age_ms = int(now_s * 1000) - published_ms
     return max(1, expiration_ms - age_ms) if 0 < age_ms < expiration_ms else None

@@ -19,8 +19,8 @@ from broker.client.link import CallRefused, ClientEvents, ClientLink, Connection
 CHANNEL: Final = 1
 HEARTBEAT_S: Final = 30
 OPEN_LIMIT_S: Final = 30.0
-RECEIVED_MAX_BYTES: Final = 64 << 20  # of deliveries that wait; beyond it the socket is not read
-TOGETHER_BYTES: Final = 64 << 10  # of publishes that are written at once
+RECEIVED_MAX_BYTES: Final = 64 << 20  # of queued deliveries, beyond which the socket is not read
+FLUSH_BYTES: Final = 64 << 10  # of publishes that are written together
 
 
 class MigrationFault(Exception):
@@ -36,16 +36,16 @@ class MethodRefused(MigrationFault):
 
 
 class MigrationLink(ClientEvents):
-    """The client's side of a connection that one task uses.
+    """The client side of a connection, used by one task.
 
-    Shapes: `deliveries` waits to be taken; `confirmed` is the number of publishes that the broker has confirmed, in
-        order; `product` is the broker's name for itself.
+    Shapes: `deliveries` are received and not yet taken; `confirmed` is the number of confirmed publishes, which the
+        brokers confirm in order.
     """
 
     cancelled = "the queue was deleted or its node is gone"
 
     def __init__(self, name: str, vhost: str, login: tuple[str, str]) -> None:
-        """`name` is what error texts call the broker."""
+        """`name` names the broker in error texts."""
         self.name = name
         self.deliveries: deque[Received] = deque()
         self.published = 0
@@ -56,10 +56,10 @@ class MigrationLink(ClientEvents):
         self._link = ClientLink(self._client, self)
         self._waiting_bytes = 0
         self._fault: MigrationFault | None = None
-        self._news = asyncio.Event()
-        self._full = False
+        self._changed = asyncio.Event()
+        self._is_full = False
 
-    # -- what the task calls ------------------------------------------------------------------------------------------
+    # -- calls of the task --------------------------------------------------------------------------------------------
 
     @classmethod
     async def open(cls, address: AmqpAddress, name: str) -> MigrationLink:
@@ -87,8 +87,8 @@ class MigrationLink(ClientEvents):
     @property
     def product(self) -> str:
         """The broker's product name and version."""
-        told = self._client.server_properties
-        return " ".join(str(told[name]) for name in ("product", "version") if name in told)
+        properties = self._client.server_properties
+        return " ".join(str(properties[name]) for name in ("product", "version") if name in properties)
 
     async def reopen(self) -> None:
         """Open the channel again after a method was refused. Raises: MigrationFault."""
@@ -102,19 +102,19 @@ class MigrationLink(ClientEvents):
             raise self._fault or self._fault_of(refused) from None
 
     def send(self, method: Method) -> None:
-        """Send a method, and everything before it."""
+        """Send a method, after the unsent publishes."""
         self._link.cast(CHANNEL, method)
 
     def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> None:
-        """Publish a mandatory message; it leaves together with others, at the latest when something is waited for."""
+        """Publish a mandatory message, which is sent with others, at the latest by `until`."""
         self.published += 1
         method = PublishAny(exchange=exchange, routing_key=key, mandatory=True)
         self._client.publish(CHANNEL, encode_method(CHANNEL, method), header, body)
-        if self._client.out_bytes > TOGETHER_BYTES:
+        if self._client.out_bytes > FLUSH_BYTES:
             self._link.flush()
 
     def take(self) -> Received:
-        """Return the first waiting delivery."""
+        """Remove the first delivery and return it."""
         delivery = self.deliveries.popleft()
         self._waiting_bytes -= len(delivery.body)
         if self._waiting_bytes < RECEIVED_MAX_BYTES:
@@ -127,62 +127,57 @@ class MigrationLink(ClientEvents):
         while not met():
             if self._fault is not None:
                 raise self._fault
-            self._news.clear()
-            await self._news.wait()
+            self._changed.clear()
+            await self._changed.wait()
 
     async def until_writable(self) -> None:
         """Wait until the broker reads again. Raises: MigrationFault."""
-        if self._full or self._fault is not None:
-            await self.until(lambda: not self._full and self._fault is None)
+        if self._is_full or self._fault is not None:
+            await self.until(lambda: not self._is_full and self._fault is None)
 
     async def close(self) -> None:
-        """Close cleanly; a broker that does not answer is left."""
+        """Close cleanly, or after a timeout without an answer."""
         await self._link.close("done")
 
     def abort(self) -> None:
-        """Close the socket at once."""
         self._link.abort()
 
     # -- events of the connection -------------------------------------------------------------------------------------
 
     def delivered(self, message: Received) -> None:
-        """Queue a message, and stop reading when too many bytes wait."""
+        """Queue a delivery, and stop reading when too many bytes are queued."""
         self.deliveries.append(message)
         self._waiting_bytes += len(message.body)
         if self._waiting_bytes >= RECEIVED_MAX_BYTES:
             self._link.pause_reading()
 
     def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
-        """Record the broker's confirms."""
         if accepted:
             self.confirmed = max(self.confirmed, tag)
         else:
             self._stop(MethodRefused(0, f"{self.name} refused a message: the queue is full"))
 
     def returned(self, message: Received) -> None:
-        """Stop at a message that the broker could not route."""
+        """Stop, because the broker could not route a message."""
         code, text = message.method.reply_code, message.method.reply_text
         self._stop(MethodRefused(code or 0, f"{self.name} returned a message: {code} {text}"))
 
     def read(self) -> None:
-        """Wake the task after new input."""
-        self._news.set()
+        self._changed.set()
 
     def writable(self, *, is_writable: bool) -> None:
-        """Record whether the broker is reading."""
-        self._full = not is_writable
-        self._news.set()
+        self._is_full = not is_writable
+        self._changed.set()
 
     def ended(self, error: CallRefused) -> None:
-        """Stop with the reason."""
         self._stop(self._fault_of(error))
 
     def _stop(self, fault: MigrationFault) -> None:
         self._fault = self._fault or fault
-        self._news.set()
+        self._changed.set()
 
     def _fault_of(self, refused: CallRefused) -> MigrationFault:
-        """Return the fault for the user that a refusal is."""
+        """Return a refusal as a fault with a text for the user."""
         if not isinstance(refused, ConnectionLost):
             return MethodRefused(refused.code, f"{self.name}: {refused}")
         return MigrationFault(f"{self.name}: {refused.code or 'the connection is lost:'} {refused}")

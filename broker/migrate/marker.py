@@ -1,9 +1,9 @@
-"""The marker: one message at the source, in a queue of the migration, that identifies the batch being moved.
+"""The marker: a message in a queue of the migration at the source, which identifies the batch being moved.
 
 Each batch is one AMQP transaction at the source: it acknowledges the previous batch, and replaces the marker by one
-with the fingerprints and numbers of the next batch's messages. Only then are they published at the target. So after any
-failure the source knows which messages may be in both brokers, and their numbers: when such a message is published
-again with its number, the target drops a duplicate.
+with the fingerprints and numbers of the next batch's messages. Only then are they published at the target. So after a
+failure, the marker tells which messages may be in both brokers, and their numbers: when such a message is published
+again with its number, the target drops it if it is a duplicate.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ NO_ENTRIES: Final = bytes(4)
 class Marker(NamedTuple):
     """The state of a drain.
 
-    Shapes: `next_number` is the first number that no message has; `in_flight` has number and fingerprint of the
-        messages that may be in both brokers; `settled` has the fingerprints of those that were acknowledged last,
-        which return only if the source itself lost acknowledgements.
+    Shapes: `next_number` is the first unused number; `in_flight` has the numbers and fingerprints of the messages that
+        may be in both brokers; `settled` the fingerprints of the batch acknowledged last, which is redelivered only if
+        the source has lost the acknowledgement.
     """
 
     producer: str
@@ -47,22 +47,19 @@ class Marker(NamedTuple):
         return cls(f"migrate-{secrets.token_hex(16)}", 0, (), ())
 
     def encode(self) -> bytes:
-        """Return the body of the marker."""
         return json.dumps(self._asdict(), separators=(",", ":")).encode()
 
     @classmethod
     def decode(cls, body: bytes) -> Self:
-        """Return a marker. Raises: MigrationFault if it is none."""
+        """Return the marker in a message. Raises: MigrationFault if it is not one."""
         try:
             fields: dict[str, Any] = read_json(body)
-            in_flight = [(int(number), str(print_)) for number, print_ in fields["in_flight"]]
+            in_flight = [(int(number), str(digest)) for number, digest in fields["in_flight"]]
             return cls(
                 str(fields["producer"]), int(fields["next_number"]), in_flight, list(map(str, fields["settled"]))
             )
         except (ValueError, KeyError, TypeError):
-            raise MigrationFault(
-                "its marker at the source is none of this version: delete the queue it is in"
-            ) from None
+            raise MigrationFault("the marker at the source is not one of this version: delete its queue") from None
 
 
 class Numbered(NamedTuple):
@@ -75,10 +72,10 @@ class Numbered(NamedTuple):
 
 
 class Numbering:
-    """Assign each message its number: that in the marker if the message was returned, else the next one.
+    """Assign a number to each message: that in the marker if the message was in flight, else the next one.
 
-    A message that was in flight returns marked as redelivered. Messages with equal octets are interchangeable, and
-    those in flight return first.
+    A message that was in flight is redelivered. Messages with equal octets are interchangeable, and the source returns
+    those in flight first.
     """
 
     def __init__(self, marker: Marker) -> None:
@@ -90,7 +87,6 @@ class Numbering:
         self._settled = frozenset(marker.settled)
 
     def number(self, delivery: Received) -> Numbered:
-        """Return a message with its number."""
         print_ = fingerprint(delivery)
         redelivered = delivery.method.redelivered
         known = self._returning.get(print_) if redelivered else None
@@ -104,18 +100,18 @@ class Numbering:
 
     @property
     def absent(self) -> int:
-        """The number of the marker's messages that have not been returned."""
+        """The number of in-flight messages of the marker that were not redelivered."""
         return sum(map(len, self._returning.values()))
 
-    def marker(self, batch: Sequence[Numbered], before: Sequence[Numbered]) -> Marker:
-        """Return the marker for the moment at which `before` is acknowledged and `batch` will be published."""
+    def marker(self, batch: Sequence[Numbered], previous: Sequence[Numbered]) -> Marker:
+        """Return the marker to commit with the acknowledgement of `previous`, before `batch` is published."""
         absent = [(number, print_) for print_, numbers in self._returning.items() for number in numbers]
         in_flight = absent + [(one.number, one.fingerprint) for one in batch]
-        return Marker(self.producer, self._next_number, in_flight, [one.fingerprint for one in before])
+        return Marker(self.producer, self._next_number, in_flight, [one.fingerprint for one in previous])
 
 
 def fingerprint(delivery: Received) -> Fingerprint:
-    """Return a digest of a message: exchange, key, properties, headers and body, but no delivery counts."""
+    """Return a digest of a message: its exchange, key, properties, headers and body, without delivery counts."""
     properties = cut_properties(delivery.header)
     table = edit_table(properties.pop("headers", None), {}, COUNTED)
     if table is not None and table != NO_ENTRIES:

@@ -1,4 +1,4 @@
-"""Drains many queues, several at a time, until all of them are empty; the queues are those that the source defines."""
+"""Drains the queues that the source defines, several at a time, until all of them are empty."""
 
 from __future__ import annotations
 
@@ -14,12 +14,11 @@ from urllib.parse import unquote, urlsplit
 from broker.amqp.lenient_methods import DeclareAny
 from broker.client.address import AmqpAddress
 from broker.core.definitions.json_text import read_json
-from broker.migrate.drain import Drain, own_name
+from broker.migrate.drain import OWN_PREFIX, Drain, own_name
 from broker.migrate.link import MethodRefused, MigrationFault, MigrationLink
 
 LIMIT_S: Final = 60.0
 PORTS: Final = {"http": 15672, "https": 15671}
-OWN: Final = "slotmq-migrate."
 PRODUCT: Final = "SlotMQ"
 
 
@@ -49,9 +48,9 @@ def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]
         finally:
             connection.close()
     except (OSError, HTTPException) as error:
-        raise MigrationFault(f"the API at {where} cannot be asked: {error}") from None
+        raise MigrationFault(f"the API at {where} cannot be reached: {error}") from None
     if answer.status != 200:
-        hint = " (it takes a user with the tag administrator)" if answer.status in (401, 403) else ""
+        hint = " (the user needs the tag administrator)" if answer.status in (401, 403) else ""
         raise MigrationFault(f"the API at {where} answered {answer.status} {answer.reason}{hint}")
     try:
         document = read_json(content)
@@ -65,9 +64,9 @@ def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]
 def places_of(
     document: Mapping[str, Any], vhost: str | None, default_vhost: str
 ) -> tuple[list[QueuePlace], Sequence[QueuePlace]]:
-    """Return the queues of definitions, and the streams among them, which cannot be drained.
+    """Return the queues and the streams in definitions; streams cannot be drained.
 
-    Shapes: `vhost` is the only one to return, None for all; a single vhost's file belongs to `default_vhost`.
+    Shapes: `vhost` limits the queues to one vhost, None means all; `default_vhost` is that of a single vhost's file.
     """
     queues: list[QueuePlace] = []
     streams: list[QueuePlace] = []
@@ -76,7 +75,7 @@ def places_of(
         if not isinstance(row, dict) or not isinstance(row.get("name"), str):
             continue
         place = QueuePlace(str(row.get("vhost", default_vhost)), row["name"])
-        if vhost not in (None, place.vhost) or place.queue.startswith(OWN):
+        if vhost not in (None, place.vhost) or place.queue.startswith(OWN_PREFIX):
             continue
         arguments = row.get("arguments")
         kind = arguments.get("x-queue-type") if isinstance(arguments, dict) else None
@@ -93,10 +92,10 @@ class QueuePlace:
 
 
 class Migration:
-    """Drain the queues of a source into a target.
+    """Drain queues of a source into a target.
 
-    Shapes: `waiting` is the number of messages in the queues when last counted; `problem` says why a broker cannot be
-        used at all, empty if both can.
+    Shapes: `waiting` is the number of messages moved before the last count and of those counted; `problem` says why a
+        broker cannot be used, and is empty if both can; `report` is called after each step.
     """
 
     def __init__(
@@ -107,7 +106,7 @@ class Migration:
         *,
         jobs: int,
         beside_consumers: bool,
-        told: Callable[[Migration], None],
+        report: Callable[[Migration], None],
     ) -> None:
         self.waiting = 0
         self.stopping = False
@@ -121,7 +120,7 @@ class Migration:
                 replace(target, vhost=place.vhost),
                 place.queue,
                 beside_consumers=beside_consumers,
-                passed=lambda _step: told(self),
+                step_done=lambda _step: report(self),
                 stop=lambda: self.stopping,
             )
             for place in places
@@ -129,21 +128,20 @@ class Migration:
 
     @property
     def moved(self) -> int:
-        """The number of messages moved so far."""
         return sum(drain.moved for drain in self.drains.values())
 
     def stop(self) -> None:
-        """Stop cleanly: each queue after its batch."""
+        """Stop each drain after its current batch."""
         self.stopping = True
 
     async def run(self) -> None:
-        """Drain until nothing is left: dead letters and late publishes may fill a queue again."""
+        """Drain until all queues are empty; dead letters and late publishes may fill a drained one again."""
         try:
             await self._check_target()
-            while not self.stopping and (full := await self._count()):
-                self.waiting = self.moved + sum(full.values())
+            while not self.stopping and (counts := await self._count()):
+                self.waiting = self.moved + sum(counts.values())
                 async with asyncio.TaskGroup() as drains:
-                    for drain in full:
+                    for drain in counts:
                         drains.create_task(self._drain(drain))
         except MigrationFault as fault:
             self.problem = str(fault)
@@ -155,8 +153,8 @@ class Migration:
             raise MigrationFault(f"the target is {target.product}: only SlotMQ drops messages that arrive twice")
 
     async def _count(self) -> Mapping[Drain, int]:
-        """Return the messages of each queue that has some, or has the marker of an earlier run."""
-        full: dict[Drain, int] = {}
+        """Return the number of messages of each queue that has messages or the marker of an earlier run."""
+        counts: dict[Drain, int] = {}
         for vhost in sorted({place.vhost for place in self.drains}):
             link = await MigrationLink.open(replace(self._source, vhost=vhost), "source")
             try:
@@ -170,11 +168,11 @@ class Migration:
                         await link.reopen()
                         continue
                     if ready or await self._has_marker(link, place.queue):
-                        full[drain] = ready
+                        counts[drain] = ready
                 await link.close()
             finally:
                 link.abort()
-        return full
+        return counts
 
     @staticmethod
     async def _has_marker(link: MigrationLink, queue: str) -> bool:

@@ -180,7 +180,7 @@ class _Client(Asker):
         self.write_progress(progress)
         await self._writer.drain()
 
-    def enough(self) -> bool:
+    def interrupted(self) -> bool:
         """Return whether the client has closed its sending side, or disconnected."""
         return self._reader.at_eof() or self._writer.is_closing()
 

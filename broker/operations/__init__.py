@@ -1,1 +1,1 @@
-"""The operations of an operator: one table of them, and one row per object, for the control socket and HTTP."""
+"""The operations that operators request over the control socket and HTTP, and the rows of listed objects."""

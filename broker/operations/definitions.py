@@ -1,4 +1,4 @@
-"""Definitions are imported and exported; the data folder is copied."""
+"""Imports and exports of definitions, and backups of the data folder."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker import __version__
-from broker.administration.definitions_import import TOPOLOGY, DefinitionsImport
+from broker.administration.definitions_import import DefinitionsImport
 from broker.administration.slices import clear_in_slices, run_in_slices
+from broker.administration.topology_entry import TOPOLOGY
 from broker.core.definitions.export import topology_of, user_fields
 from broker.core.definitions.reading import reading_document
 from broker.core.vhost import Vhost
@@ -20,16 +21,14 @@ from broker.operations.request import Asker, OfVhosts, OperationRefused, paramet
 
 @parameters
 class Backup:
-    """The folder that a backup becomes."""
+    """The folder to create a backup in."""
 
     target: str
 
 
 @parameters
 class ImportDefinitions:
-    """A document, of the whole broker or of one vhost; `skip_refused` leaves out entries that a client could not
-    declare.
-    """
+    """A document of the whole broker or of one vhost; `skip_refused` skips entries that clients could not declare."""
 
     vhost: str | None = None
     definitions: dict[str, Any]
@@ -42,18 +41,18 @@ async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[st
     if not target.is_absolute():
         raise OperationRefused("'target' should be an absolute path")
 
-    def told(step: str, done: int, total: int) -> None:
+    def report(step: str, done: int, total: int) -> None:
         asker.write_progress({"step": step, "done": done, "total": total})
 
-    await asker.send_progress({"step": "gathered vhosts", "done": 0, "total": 0})  # a client that disconnects ends it
-    return await broker.backups.take(target, told)
+    await asker.send_progress({"step": "gathered vhosts", "done": 0, "total": 0})  # now a disconnect cancels it
+    return await broker.backups.take(target, report)
 
 
 async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, asker: Asker) -> dict[str, Any]:
-    """Import definitions: all of them, or nothing. The lists of the document are empty afterwards."""
+    """Import all definitions of a document or none, and empty the lists of the document."""
     administration, vhost = broker.administration, asked.vhost
     _check_vhost(broker, vhost)
-    taking = DefinitionsImport(
+    importing = DefinitionsImport(
         await run_in_slices(reading_document(asked.definitions, vhost)),
         administration,
         broker.rehearsal,
@@ -61,13 +60,13 @@ async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, a
         skip_refused=asked.skip_refused,
     )
     await clear_in_slices(*[rows for rows in asked.definitions.values() if isinstance(rows, list)])
-    imported = await taking.run()
-    await administration.swept(tell=asker.write_progress)
-    return {"imported": imported, **taking.outcome(), "skipped": taking.skipped}
+    imported = await importing.run()
+    await administration.swept(report=asker.write_progress)
+    return {"imported": imported, **importing.outcome(), "skipped": importing.skipped}
 
 
 async def export_definitions(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> dict[str, Any]:
-    """Return the definitions in force. The rows of the topology are made when they are read, in slices."""
+    """Return the definitions in force. The rows of exchanges, queues and bindings are generated as they are read."""
     administration, name = broker.administration, asked.vhost
     _check_vhost(broker, name)
     whole = administration.document()

@@ -36,8 +36,8 @@ def exchange_named(vhost: Vhost, name: str) -> Exchange:
 def destination_of(vhost: Vhost, text: str) -> tuple[Queue | Exchange, str | None]:
     """Return the queue, or the exchange and the routing key, that QUEUE or EXCHANGE[:KEY] names.
 
-    Names may contain colons: the whole text is tried first, then the shortest exchange name before a colon. A text that
-    begins with `queue:` or `exchange:` names that kind.
+    Names may contain colons: the whole text is tried first, then the shortest exchange name before a colon. The prefix
+    `queue:` or `exchange:` allows only that kind.
     Raises: OperationRefused when neither exists, or both do.
     """
     if text.startswith(QUEUE):
@@ -51,7 +51,7 @@ def destination_of(vhost: Vhost, text: str) -> tuple[Queue | Exchange, str | Non
     return queue_named(vhost, text), None
 
 
-def _exchange_and_key(vhost: Vhost, text: str, sought: str = "exchange") -> tuple[Exchange, str | None]:
+def _exchange_and_key(vhost: Vhost, text: str, kinds: str = "exchange") -> tuple[Exchange, str | None]:
     if text in vhost.exchanges:
         return vhost.exchanges[text], None
     at = text.find(":")
@@ -62,7 +62,7 @@ def _exchange_and_key(vhost: Vhost, text: str, sought: str = "exchange") -> tupl
                 raise OperationRefused(f"a routing key has at most {SHORT_STRING_MAX_BYTES} bytes")
             return exchange, key
         at = text.find(":", at + 1)
-    raise OperationRefused(f"no {sought} '{text}' in vhost '{vhost.name}'")
+    raise OperationRefused(f"no {kinds} '{text}' in vhost '{vhost.name}'")
 
 
 def destination_json(destination: Queue | Exchange, key: str | None) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Draining: clients settle their messages and get no more, so that a deployment loses no work."""
+"""Drains: clients settle their messages and receive no others, so that a deployment loses no work."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from broker.operations.request import Asker, OperationRefused, Range, parameters
 
 TIMEOUT_S: Final = 60
 TIMEOUT_MAX_S: Final = 86_400
-LOOK_S: Final = 0.05
-TOLD_S: Final = 1.0
+POLL_S: Final = 0.05
+PROGRESS_INTERVAL_S: Final = 1.0
 REASON: Final = "the broker is being drained"
 
 _log = get_logger()
@@ -24,7 +24,7 @@ _log = get_logger()
 
 @parameters
 class Drain:
-    """The target of a drain: the clients of a name, the consumers of a queue, or without either all clients."""
+    """The target of a drain: the connections of a name or the consumers of a queue, all clients without either."""
 
     connection: str | None = None
     queue: str | None = None
@@ -35,9 +35,9 @@ class Drain:
 
 async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
     """Let clients settle their messages, then cancel their consumers; close the connections unless a queue was named.
-    Messages still unacked when the time is up are requeued. From the beginning on, nothing is delivered except answers
-    that clients wait for; clients that connect while all are being drained are drained too. If the requester hangs up
-    meanwhile, deliveries resume, unless another drain is under way.
+    Messages still unacked when the time is up are requeued. During the drain, nothing is delivered except replies that
+    clients wait for; clients that connect while all are being drained are drained, too. If the requester disconnects,
+    deliveries resume unless another drain is under way.
     """
     if asked.queue is not None:
         if asked.connection is not None:
@@ -54,7 +54,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     if asked.connection is not None and not sessions():
         raise OperationRefused(f"no connection '{asked.connection}'")
 
-    drained: dict[SessionOfConnection, int] = {}  # with what other drains saw unsettled
+    drained: dict[SessionOfConnection, int] = {}  # with `unsettled` as earlier drains left it
 
     def unacked() -> int:
         found = sessions()
@@ -66,19 +66,19 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
 
     _log.info("clients.draining", conn=asked.connection, unacked=unacked())
     try:
-        left = await _settled(unacked, asked.timeout_s, asker)
-    except BaseException:  # who asked has hung up
+        remaining = await _settled(unacked, asked.timeout_s, asker)
+    except BaseException:  # the requester has disconnected
         for session in drained:
             session.end_drain()
         raise
     found = sessions()
-    left += sum([session.unsettled - before for session, before in drained.items()])
+    remaining += sum([session.unsettled - before for session, before in drained.items()])
     cancelled = 0
     for session in found:
         cancelled += session.cancel_consumers()
         session.force_close(asked.reason)
-    _log.info("clients.drained", conn=asked.connection, closed=len(found), cancelled=cancelled, unacked=left)
-    return {"closed": len(found), "cancelled": cancelled, "unacked": left}
+    _log.info("clients.drained", conn=asked.connection, closed=len(found), cancelled=cancelled, unacked=remaining)
+    return {"closed": len(found), "cancelled": cancelled, "unacked": remaining}
 
 
 async def _drain_queue(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
@@ -89,34 +89,34 @@ async def _drain_queue(broker: OperatedBroker, asked: Drain, asker: Asker) -> di
         consumer.shut()
     _log.info("queue.draining", vhost=asked.vhost, queue=asked.queue, consumers=len(consumers))
     try:
-        left = await _settled(lambda: sum([consumer.unacked for consumer in consumers]), asked.timeout_s, asker)
-    except BaseException:  # who asked has hung up
+        remaining = await _settled(lambda: sum([consumer.unacked for consumer in consumers]), asked.timeout_s, asker)
+    except BaseException:  # the requester has disconnected
         for consumer in _staying(consumers):
             consumer.open()
         raise
     staying = _staying(consumers)
     for consumer in staying:
         consumer.session.time_out(consumer, consumer.session.unacked.last_tag)
-    fields = {"cancelled": len(staying), "unacked": left}
+    fields = {"cancelled": len(staying), "unacked": remaining}
     _log.info("queue.drained", vhost=asked.vhost, queue=asked.queue, **fields)
     return {"closed": 0, **fields}
 
 
 def _staying(consumers: Collection[Consumer]) -> list[Consumer]:
-    """Return the consumers that have not left by themselves."""
+    """Return the consumers that their clients have not cancelled."""
     return [consumer for consumer in consumers if consumer.session.consumers.get(consumer.tag) is consumer]
 
 
 async def _settled(unacked: Callable[[], int], timeout_s: int, asker: Asker) -> int:
-    """Wait until no message is unacked or the time is up, reporting the count, and return the number still unacked."""
+    """Wait until no message is unacked or the time is up, report the count, and return the number still unacked."""
     loop = asyncio.get_running_loop()
-    begun = told = loop.time()
-    while (left := unacked()) and loop.time() < begun + timeout_s:
-        if loop.time() >= told:
-            told += TOLD_S
-            await asker.send_progress({"waits_for": "acknowledgements", "count": left})
-        await asyncio.sleep(LOOK_S)
-    return left
+    begun = report_at = loop.time()
+    while (count := unacked()) and loop.time() < begun + timeout_s:
+        if loop.time() >= report_at:
+            report_at += PROGRESS_INTERVAL_S
+            await asker.send_progress({"waits_for": "acknowledgements", "count": count})
+        await asyncio.sleep(POLL_S)
+    return count
 
 
 OPERATIONS: Final[dict[str, Operation[Any]]] = {"drain": Operation(drain, Drain)}

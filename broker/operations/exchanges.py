@@ -1,4 +1,4 @@
-"""Exchanges and bindings: operators create and remove them by the rules for clients, except rights."""
+"""Operations on exchanges and bindings, by the rules for clients; over HTTP, by the user's permissions, too."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeclareExchange:
 
 @parameters
 class DeleteExchange:
-    """The exchange to delete, and the condition."""
+    """The exchange to delete; with `if_unused`, only if it has no bindings."""
 
     exchange: str
     vhost: str = "/"
@@ -47,7 +47,7 @@ class DeleteExchange:
 
 @parameters
 class Binding:
-    """A binding. Shapes: `destination` names a queue or an exchange, as `destination_of` reads it."""
+    """A binding. Shapes: `destination` is QUEUE or EXCHANGE, parsed by `destination_of`."""
 
     exchange: str
     destination: str
@@ -92,7 +92,7 @@ async def delete_exchange(broker: OperatedBroker, asked: DeleteExchange, _asker:
 
 
 def _ends(vhost: Vhost, asked: Binding) -> tuple[Exchange, Queue | Exchange]:
-    """Return source and destination of a binding. Raises: OperationRefused."""
+    """Return the source and the destination of a binding. Raises: OperationRefused."""
     source = exchange_named(vhost, asked.exchange)
     destination, key = destination_of(vhost, asked.destination)
     if key is not None:

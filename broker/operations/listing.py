@@ -64,12 +64,12 @@ CHANNEL: Final = (
 )
 USER: Final = ("name", "tags", "of_settings", "limits")
 POLICY: Final = ("vhost", "name", "pattern", "apply_to", "definition", "priority")
-MESSAGES_AT_ONCE: Final = 10_000  # bodies that are measured between two turns of the loop
+MESSAGES_AT_ONCE: Final = 10_000  # measured between two turns of the loop
 
 
 @parameters
 class ListQueues(OfVhosts):
-    """With which columns queues are listed that cost more: rates, and the bytes of their messages."""
+    """The vhosts whose queues are listed, and the optional columns, which cost more: rates and bytes of messages."""
 
     rates: bool = False
     bytes: bool = False
@@ -82,12 +82,12 @@ def _sessions(broker: OperatedBroker, name: str | None) -> list[SessionOfConnect
 
 
 def _of_vhosts(rows: Callable[[Vhost], Iterable[Row]], tag: str = ADMINISTRATOR) -> Operation[OfVhosts]:
-    """Return the operation that lists what each vhost has."""
+    """Return the operation that lists objects of vhosts, as `rows` yields them."""
 
-    async def listing(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
+    async def list_rows(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
         return await gather((row for vhost in broker.vhosts(asked.vhost) for row in rows(vhost)), asker)
 
-    return Operation(listing, OfVhosts, tag=tag)
+    return Operation(list_rows, OfVhosts, tag=tag)
 
 
 async def list_queues(broker: OperatedBroker, asked: ListQueues, asker: Asker) -> list[Row]:
@@ -122,7 +122,7 @@ async def list_channels(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -
 
 
 async def list_vhosts(broker: OperatedBroker, asked: OfVhosts, asker: Asker) -> list[Row]:
-    """List the vhosts, with those that are down."""
+    """List the vhosts, including those that are down."""
     administration = broker.administration
     connected = [session.vhost for session in broker.sessions()]
     rows: Iterable[Row] = (
@@ -171,12 +171,12 @@ def offline_rows(administration: Administration) -> Iterator[Row]:
 
 
 async def gather(rows: Iterable[Row], asker: Asker) -> list[Row]:
-    """Return the rows, yielding to the loop from time to time. Raises: ConnectionError once the asker is gone."""
+    """Return the rows, generated in slices. Raises: ConnectionError once the client has disconnected."""
     found: list[Row] = []
     async for row in in_slices(rows, ROWS_AT_ONCE):
         found.append(row)
         if len(found) % ROWS_AT_ONCE == 0 and asker.is_gone():
-            raise ConnectionError("nobody reads the answer")
+            raise ConnectionError("the client has disconnected")
     return found
 
 
@@ -190,16 +190,16 @@ def queue_listed(vhost: Vhost, queue: Queue) -> Row:
     return picked(row, QUEUE)
 
 
-async def count_bytes(queue: Queue, most: int | None = None) -> QueueBytes:
-    """Return the bytes of a queue's messages, of the first `most` if they are many. Cost: as many, in pieces."""
+async def count_bytes(queue: Queue, limit: int | None = None) -> QueueBytes:
+    """Return the bytes of a queue's messages, of about the first `limit`. Cost: O(those messages), in slices."""
     counted = QueueBytes()
-    messages = 0
+    slice_messages = 0
     for length in counted.count(queue):
-        messages += length
-        if most is not None and counted.messages >= most:
+        slice_messages += length
+        if limit is not None and counted.messages >= limit:
             break
-        if messages > MESSAGES_AT_ONCE:
-            messages = 0
+        if slice_messages > MESSAGES_AT_ONCE:
+            slice_messages = 0
             await asyncio.sleep(0)
     return counted
 
@@ -251,7 +251,7 @@ def connection_listed(session: SessionOfConnection, *, blocked: bool) -> Row:
 
 
 def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
-    """Yield the channels of a connection by their numbers."""
+    """Yield the rows of a connection's channels by number."""
     for channel in sorted(channels_of([session]), key=lambda one: one[1]):
         row = channel_row("", channel, {})
         named = {"connection": session.name, "user": row["user"] or None, "vhost": row["vhost"] or None}
@@ -259,7 +259,7 @@ def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
 
 
 def policy_rows(vhost: Vhost, *, operator: bool) -> Iterator[Row]:
-    """Yield the policies of a vhost."""
+    """Yield the rows of a vhost's policies."""
     for policy in vhost.policies.list(operator=operator):
         row = policy.row(vhost.name)
         yield picked({**row, "apply_to": row["apply-to"]}, POLICY)

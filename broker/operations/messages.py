@@ -1,4 +1,4 @@
-"""Publishes messages, and takes them out of queues for an operator: settled, returned, or dropped from the head."""
+"""Publishes messages, and fetches or drops messages of queues for operators."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ DROPPED_AT_ONCE_BYTES: Final = 8 << 20
 
 
 class Fetched(NamedTuple):
-    """A message, unacked until it is settled or requeued."""
+    """A fetched message, which is unacked until it is settled or requeued."""
 
     level: Level
     slot: Slot
@@ -53,19 +53,19 @@ class Fetched(NamedTuple):
 
 
 async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetched: list[Fetched]) -> None:
-    """Take up to `count` messages, within `bytes_max`, and add them to `fetched` one by one. An expired message stays,
-    and expires in its place. Raises: as `load`.
+    """Append up to `count` ready messages of a queue, of up to `bytes_max` bytes, to `fetched`; they are then unacked.
+    Expired messages are skipped. Raises: as `load`.
     """
     walk = Walk(queue)
-    left_bytes = bytes_max
+    remaining_bytes = bytes_max
     clock = engine.vhost.ports.clock
-    while len(fetched) < count and left_bytes > 0 and (found := walk.find()) is not None:
+    while len(fetched) < count and remaining_bytes > 0 and (found := walk.find()) is not None:
         level, slot, indexes = found
         if slot.contents is None:
             await load(engine.reader, engine.committer, level, slot)
             continue
         for index in indexes:
-            if len(fetched) == count or left_bytes <= 0:
+            if len(fetched) == count or remaining_bytes <= 0:
                 break
             walk.advance_past(slot, index)
             message: Message | None = slot.contents[index]
@@ -73,7 +73,7 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
                 continue
             level.manager.pick(slot, [index])
             fetched.append(Fetched(level, slot, index, message, slot.redelivered(index)))
-            left_bytes -= len(message.header) + len(message.body)
+            remaining_bytes -= len(message.header) + len(message.body)
     if queue.timed and not queue.deleted:
         queue.check_expiry()  # the queue has another head now
 
@@ -86,7 +86,7 @@ def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:
 
 
 def requeue(engine: Engine, fetched: Iterable[Fetched]) -> None:
-    """Put messages back in their places, redelivered."""
+    """Return messages to their places in the queue, as redelivered."""
     for (level, slot), indexes in _by_slot(fetched).items():
         level.requeue(slot, indexes, failed=False)
     engine.log_settled()
@@ -100,8 +100,8 @@ def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Level, Slot], list[int]]:
 
 
 async def drop(engine: Engine, queue: Queue, limit: int) -> int:
-    """Drop up to `limit` ready messages from the head of a queue, and return their number. Consumers continue
-    meanwhile; expired messages are left to expire. Raises: as `fetch`.
+    """Drop up to `limit` ready messages from the head of a queue, and return their number; expired messages do not
+    count. Consumers continue to receive messages meanwhile. Raises: as `fetch`.
     """
     dropped = 0
     while dropped < limit:
@@ -122,7 +122,7 @@ async def drop(engine: Engine, queue: Queue, limit: int) -> int:
 
 @parameters
 class Publish:
-    """Messages with the same properties. Shapes: `to` is read by `destination_of`, each of `bodies` is in base64."""
+    """Messages with the same properties. Shapes: `destination_of` parses `to`; `bodies` are in base64."""
 
     to: str
     vhost: str = "/"
@@ -132,7 +132,7 @@ class Publish:
 
 @parameters
 class Get(OfQueue):
-    """The number of messages to take from a queue, and whether to requeue them."""
+    """The number of messages to fetch from a queue, and whether to requeue them."""
 
     count: Annotated[int, Range(1, FETCH_MAX)] = 1
     requeue: bool = False
@@ -170,11 +170,11 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
             raise OperationRefused(lack)
         message = Message(envelope, header, body, 0, known, vhost.ports.clock.now_ms)
         placement = find_placement(message)
-        assert placement is not None, "what is published has nowhere to stay"
+        assert placement is not None, "only a moved message can stay where it is"
         if known.bcc is not MISSING:
             bare = edit_header(header, drop_headers=("BCC",))
             shown = find_placement(Message(envelope, bare, body, 0, facts_of(bare), message.timestamp_ms))
-            assert shown is not None, "what is published has nowhere to stay"
+            assert shown is not None, "only a moved message can stay where it is"
             queues = [queue for queue in placement.queues if not queue.is_overlay or queue in shown.queues]
             placement = placement._replace(header=bare, facts=shown.facts, queues=queues)
         outcome = place_message(vhost, placement, body)
@@ -195,7 +195,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
 
 
 async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int]:
-    """Take messages from a queue. The client accepts them first."""
+    """Send messages of a queue to the client, and settle those that it accepts; requeue the others, or all if asked."""
     vhost = broker.vhost(asked.vhost)
     queue, engine = queue_named(vhost, asked.queue), broker.engine(vhost)
     fetched: list[Fetched] = []
@@ -211,7 +211,7 @@ async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int
             settle(engine, fetched)
             _log.info("messages.fetched", vhost=vhost.name, queue=queue.name, messages=len(fetched))
             fetched = []
-    finally:  # messages that the client did not accept return to the queue
+    finally:
         requeue(engine, fetched)
     await engine.committer.drain()
     return {"messages": queue.ready}

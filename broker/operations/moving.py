@@ -23,24 +23,23 @@ from broker.operations.rights import check_destination, check_publish
 from broker.routing.exchange import Exchange
 
 STEP_MESSAGES: Final = 1000  # examined between two syncs
-PENDING_BYTES: Final = (
-    1 << 20
-)  # of the log: with more, a move waits for the disk, as a publisher waits for its confirms
+PENDING_BYTES: Final = 1 << 20  # not yet written to the log; with more, a move waits for the disk
 _log = get_logger()
 
 INTO: Final = ("queue", "exchange")
 
 
-async def carry_out(engine: Engine, move: Move, told: Callable[[MoveTally], str]) -> str:
-    """Run a move to its end and return why it ended early, an empty string if it did not. Its effects are on disk then.
+async def carry_out(engine: Engine, move: Move, before_step: Callable[[MoveTally], str]) -> str:
+    """Run a move, and return why it ended early or an empty string, once its effects are on disk.
 
-    Shapes: `told` is called after each step, once it is on disk; it returns a reason to end the move there, or "".
+    Shapes: `before_step` is called when the previous step is on disk; it returns a reason to end the move, or an empty
+        string.
     Raises: StoreFailed when the broker has failed, or the vhost is offline; BrokerError without a cluster's database.
     """
     committer, log, tally = engine.committer, engine.store.log, move.tally
     messages = engine.messages(move.source)
     seen = 0
-    while not (reason := told(tally)):
+    while not (reason := before_step(tally)):
         while not move.done and tally.examined - seen < STEP_MESSAGES and log.pending_bytes < PENDING_BYTES:
             committer.check()  # an engine that has ended runs no turn that would renew the share
             await messages.move(move)
@@ -64,7 +63,7 @@ class MoveMessages(OfQueue):
 
 @parameters
 class RequeueDeadLetters(OfQueue):
-    """Whether dead letters go to the queues where they died or to the exchanges that they came from, and which."""
+    """The destination of dead letters, the queues where they died or their original exchanges, and which to move."""
 
     into: str = INTO[0]
     reasons: list[str] = field(default_factory=list)
@@ -139,7 +138,7 @@ async def _run(
             return "the broker is stopping"
         if "disk" in broker.alarms:
             return "the disk alarm blocks publishing"
-        return deleted() or ("interrupted" if asker.enough() else "")
+        return deleted() or ("interrupted" if asker.interrupted() else "")
 
     reason = await carry_out(broker.engine(vhost), move, step) or deleted()
     if move.full:

@@ -1,4 +1,4 @@
-"""A running broker as operations see it: the objects that they read and change."""
+"""The parts of a running broker that operations read and change."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from broker.taps.taps import Taps
 
 
 class ClusterMembership(Protocol):
-    """The node that the broker is. See `cluster.node.ClusterNode`."""
+    """This broker as a node of a cluster. See `cluster.node.ClusterNode`."""
 
     def facts(self) -> Mapping[str, Any]: ...
     async def count_out_now(self, name: str) -> bool: ...
 
 
 class OverlayView(Protocol):
-    """The overlay's brokers of this process, if there are any. See `parts.overlay.Overlay`."""
+    """The brokers of an overlay in this process, if any. See `parts.overlay.Overlay`."""
 
     @property
     def is_on(self) -> bool: ...
@@ -42,10 +42,10 @@ class OperatedBroker:
     """The parts of a broker, and functions of the server.
 
     Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` returns
-        the output of `slotmq status`, with the active alarms; `cluster` is the broker's node, None for a standalone
-        broker, and `ask_nodes` asks the other nodes for the rows of their clients; `zmq` returns a row for each ØMQ
-        bridge; `reload` reads the settings again, `shown_settings` are those in force without secrets; `ask_to_stop`
-        begins the stop and reports the steps that it waits for.
+        the output of `slotmq status`, with the active alarms; `cluster` is None for a standalone broker; `ask_nodes`
+        requests the rows of clients from the other nodes; `zmq` returns a row for each ØMQ bridge; `reload` reads the
+        settings again, `shown_settings` returns those in force without secrets; `ask_to_stop` begins to stop the broker
+        and reports the steps that it waits for.
     """
 
     administration: Administration
@@ -79,13 +79,13 @@ class OperatedBroker:
         return found
 
     def vhosts(self, name: str | None) -> Sequence[Vhost]:
-        """Return one vhost, or without a name all in order of their names. Raises: OperationRefused."""
+        """Return the named vhost, or all vhosts by name if it is None. Raises: OperationRefused."""
         if name is not None:
             return [self.vhost(name)]
         return [self.administration.vhosts[name] for name in sorted(self.administration.vhosts)]
 
     def queue(self, vhost: str, name: str) -> tuple[Vhost, Queue]:
-        """Return a queue, which follows the newest policies, and its vhost. Raises: OperationRefused."""
+        """Return a vhost and its queue, with the newest policies applied. Raises: OperationRefused."""
         found = self.vhost(vhost)
         queue = found.queues.get(name)
         if queue is None:

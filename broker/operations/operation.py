@@ -1,4 +1,4 @@
-"""One operation: its parameters, the right that it needs, and the function that carries it out."""
+"""An operation: its parameters, the right that it requires, and the function that carries it out."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ P = TypeVar("P")
 
 @dataclass(frozen=True, slots=True)
 class Operation(Generic[P]):
-    """An operation, which the control socket and HTTP offer.
+    """An operation of the control socket and of HTTP.
 
-    Shapes: `right` raises ChannelError (403) unless a user's permissions allow the operation, None where it shows and
-        changes no message; `tag` is needed in addition over HTTP. The socket asks for neither: only the broker's own
-        system user can open it. A node of a cluster refuses an operation that `asks_database` while the database is
-        away, and one with a reason `not_in_cluster` always.
+    Shapes: `right` raises ChannelError (403) unless a user's permissions allow the operation; None if it neither shows
+        nor changes messages. HTTP also requires `tag`. The socket requires neither: only the broker's own system user
+        can open it. A node of a cluster refuses an operation that `asks_database` while the database is unreachable,
+        and always one with a reason `not_in_cluster`.
     """
 
     run: Callable[[OperatedBroker, P, Asker], Any]
@@ -54,13 +54,13 @@ def verb_of(broker: OperatedBroker, operation: Operation[Any]) -> Verb:
 
 
 def refusing(verb: Verb) -> Verb:
-    """Return the verb with refusals and errors of the store turned into one line."""
+    """Return the verb with OperationRefused, whose text is one line, for every refusal and error of the store."""
 
     async def answer(request: Request) -> Any:
         try:
             result = verb(request)
             return await result if inspect.isawaitable(result) else result
-        except CorruptStore as error:  # of a message: the client is told
+        except CorruptStore as error:  # a message is damaged; its text says which
             raise OperationRefused(str(error)) from error
         except StoreFailed as error:
             raise OperationRefused(f"the store cannot be read or written: {error}") from error

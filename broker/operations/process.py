@@ -1,4 +1,4 @@
-"""The broker as a whole: its status, settings, connections, stop, and the parts that only some brokers have."""
+"""Operations on the whole broker: status, settings, connections and stop; on its cluster, overlay and ØMQ bridges."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from broker.operations.request import Asker, OperationRefused, PartMissing, Rang
 from broker.operations.rows import slot_count, user_name
 from broker.taps.tap_listing import cursor_rows
 
-LOST_SHOWN: Final = 10  # publishers of a vhost that lost messages
-NOT_A_NODE: Final = "this broker is by itself, and no node of a cluster: it runs without --cluster"
+LOST_SHOWN: Final = 10  # publishers of each vhost
+NOT_A_NODE: Final = "this broker is standalone, not a node of a cluster: it runs without --cluster"
 NO_OVERLAY: Final = "this broker takes no part in an overlay: its settings have no [[overlay.node]]"
-NO_BRIDGE: Final = "this broker meets no ØMQ programs: its settings have no [[zmq.publish]] or [[zmq.subscribe]]"
+NO_BRIDGE: Final = "this broker has no ØMQ bridges: its settings have no [[zmq.publish]] or [[zmq.subscribe]]"
 
 _log = get_logger()
 
@@ -30,7 +30,7 @@ class Nothing:
 
 @parameters
 class Stop:
-    """The manner of a stop: with `drain` clients may first settle what they hold."""
+    """How to stop: with `drain`, clients can settle their messages first."""
 
     drain: bool = False
     drain_s: Annotated[int, Range(0, TIMEOUT_MAX_S)] = TIMEOUT_S
@@ -46,14 +46,14 @@ class CloseConnection:
 
 @parameters
 class LeaveCluster:
-    """A dead node."""
+    """The dead node to remove."""
 
     node: str
 
 
 @parameters
 class ExplainRoute:
-    """A message of which the overlay tells where it would go."""
+    """A message whose route through the overlay is explained."""
 
     vhost: str = "/"
     exchange: str | None = None
@@ -62,17 +62,17 @@ class ExplainRoute:
 
 @parameters
 class ForgetLeaf:
-    """A leaf that is away for good."""
+    """The leaf that will not return."""
 
     leaf: str
 
 
 def health(_broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> None:
-    """Answer, which shows that the loop runs."""
+    """Return nothing: the answer alone shows that the loop runs."""
 
 
 def status(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> dict[str, Any]:
-    """Return the broker's facts, and the totals of its queues."""
+    """Return the broker's status, and the totals of its queues."""
     vhosts, cluster = broker.administration.vhosts, broker.cluster
     queues = [queue for vhost in vhosts.values() for queue in vhost.queues.values()]
     return {
@@ -108,7 +108,7 @@ def settings(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[
 
 
 async def stop(broker: OperatedBroker, asked: Stop, asker: Asker) -> None:
-    """Stop the broker, after its clients have finished if they are to; the end of the socket is the answer."""
+    """Stop the broker, after a drain if requested. The closed socket is the answer."""
     asker.write_progress({"pid": os.getpid()})
     if asked.drain:
         await drain(broker, Drain(timeout_s=asked.drain_s, reason="the broker is about to stop"), asker)
@@ -117,7 +117,7 @@ async def stop(broker: OperatedBroker, asked: Stop, asker: Asker) -> None:
 
 
 def close_connection(broker: OperatedBroker, asked: CloseConnection, _asker: Asker) -> None:
-    """Close the connections with a name."""
+    """Close the connections that have a name."""
     found = [session for session in broker.sessions() if session.name == asked.name]
     if not found:
         raise OperationRefused(f"no connection '{asked.name}'")
@@ -139,14 +139,14 @@ def cluster(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[s
 
 
 async def cluster_leave(broker: OperatedBroker, asked: LeaveCluster, _asker: Asker) -> dict[str, Any]:
-    """Count out a dead node before its lease ends."""
+    """Remove a dead node from the cluster before its lease ends."""
     name, facts = asked.node, _node(broker).facts()
     if name == facts["node"]:
         raise OperationRefused(f"'{name}' is this node: stop it, then it leaves")
     if name not in (row["node"] for row in facts["nodes"]):
         raise OperationRefused(f"no node '{name}' in the cluster")
     if not await _node(broker).count_out_now(name):
-        raise OperationRefused(f"node '{name}' lives: stop its broker, then it leaves")
+        raise OperationRefused(f"node '{name}' is alive: stop its broker, then it leaves")
     return {"node": name}
 
 

@@ -1,4 +1,4 @@
-"""Readings of queues: counters and the head, kept until the next reading, and the bytes of messages."""
+"""Measurements of queues: rates between two readings, the age of the oldest message, and the bytes of messages."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ QUEUES_AT_ONCE: Final = 500  # queues that are read between two turns of the loo
 
 @dataclass(slots=True)
 class QueueBytes:
-    """The bodies of a queue's messages in bytes, as RabbitMQ counts them: without properties.
+    """The bytes of a queue's message bodies, without properties, as RabbitMQ counts them.
 
-    Exact for slots in memory. A slot on disk counts by the mean of its bodies at the time it was paged out. A slot from
-    before a restart that was not read since counts by the memory of its messages; there, messages shared by many queues
-    count less.
-    Shapes: ``messages`` are those of the slots that were counted, ``persistent_messages`` and ``resident_messages``
-        those of them that are in a log and in memory, ``resident`` the bytes of the latter.
+    They are exact for slots in memory, and estimated for a slot on disk from the mean of its bodies when it was paged
+    out. For a slot that was not read since a restart they are estimated from the memory that its messages need; there,
+    messages shared by many queues count less.
+    Shapes: `messages` is the number of counted messages, `persistent_messages` and `resident_messages` of those in a
+        log and in memory; `persistent` and `resident` are the bytes of these.
     """
 
     ready: int = 0
@@ -42,7 +42,7 @@ class QueueBytes:
     resident_messages: int = 0
 
     def count(self, queue: Queue) -> Iterator[int]:
-        """Count every slot, and yield after each how many messages it has. Cost: O(messages in memory) + O(slots)."""
+        """Count every slot, and yield the length of each. Cost: O(messages in memory) + O(slots)."""
         for level in queue.all_levels:
             for slot in list(level.manager.slots.values()):
                 self._count(slot, durable=queue.durable)
@@ -57,16 +57,16 @@ class QueueBytes:
             whole = slot.body_bytes if slot.body_bytes >= 0 else max(slot.bytes - OVERHEAD_BYTES * slot.length, 0)
             total = whole * unsettled // slot.length
             ready = total * slot.ready // unsettled
-            lasting = max(unsettled - (slot.volatile.count() if slot.volatile is not None else 0), 0)
-            persistent = total * lasting // unsettled
+            logged_count = max(unsettled - (slot.volatile.count() if slot.volatile is not None else 0), 0)
+            persistent = total * logged_count // unsettled
         else:
             total = sum([len(message.body) for message in contents if message is not None])
-            handed_out = [contents[index] for index in slot.unacked()] if slot.ready < unsettled else []
-            ready = total - sum([len(message.body) for message in handed_out if message is not None])
-            persistent, lasting = total, unsettled
+            unacked = [contents[index] for index in slot.unacked()] if slot.ready < unsettled else []
+            ready = total - sum([len(message.body) for message in unacked if message is not None])
+            persistent, logged_count = total, unsettled
             if slot.mixed:
                 logged = [len(message.body) for message in contents if message is not None and message.logged]
-                persistent, lasting = sum(logged), len(logged)
+                persistent, logged_count = sum(logged), len(logged)
             self.resident += total
             self.resident_messages += unsettled
         self.messages += unsettled
@@ -74,7 +74,7 @@ class QueueBytes:
         self.unacked += total - ready
         if durable:
             self.persistent += persistent
-            self.persistent_messages += lasting
+            self.persistent_messages += logged_count
 
 
 class Rates(NamedTuple):
@@ -86,7 +86,7 @@ class Rates(NamedTuple):
 
 
 class QueueCounters(NamedTuple):
-    """The counters of a queue at a moment; only differences have a meaning.
+    """The counters of a queue at one time; only differences between two are meaningful.
 
     Shapes: `delivered` counts messages that are no longer ready, `settled` those that were acked, delivered without
         acknowledgement, dropped, expired or purged.
@@ -112,64 +112,65 @@ class QueueCounters(NamedTuple):
 
 
 class QueueRates:
-    """Remember the last reading of each queue, so that the next request gets the rate since then.
+    """Measures rates of queues, from the reading of the previous request to one now.
 
-    The first request, one after more than a minute, and one for a new queue wait half a second for a second reading.
+    If there was no request for a minute, or a queue is new, a request waits half a second between two readings.
     """
 
     def __init__(self) -> None:
-        self._seen: dict[Key, QueueCounters] = {}
+        self._last: dict[Key, QueueCounters] = {}
         self._lock = asyncio.Lock()
 
     async def measure(self, queues: Mapping[Key, Queue]) -> dict[Key, Rates]:
-        """Return the rates of queues. Cost: O(queues), in pieces."""
+        """Return the rates of queues. Cost: O(queues), in slices."""
         loop = asyncio.get_running_loop()
         async with self._lock:
             oldest_s = loop.time() - WINDOW_MAX_S
-            if not all(key in self._seen and self._seen[key].at_s >= oldest_s for key in queues):
-                await self._look(queues)
-            before = self._seen
+            if not all(key in self._last and self._last[key].at_s >= oldest_s for key in queues):
+                await self._read(queues)
+            before = self._last
             last_s = max((counters.at_s for counters in before.values()), default=loop.time())
             await asyncio.sleep(max(0.0, last_s + WINDOW_MIN_S - loop.time()))
-            await self._look(queues)
+            await self._read(queues)
             rates: dict[Key, Rates] = {}
-            async for key, counters in in_slices(self._seen.items(), QUEUES_AT_ONCE):
+            async for key, counters in in_slices(self._last.items(), QUEUES_AT_ONCE):
                 rates[key] = counters.rates_since(before[key])
             return rates
 
-    async def _look(self, queues: Mapping[Key, Queue]) -> None:
+    async def _read(self, queues: Mapping[Key, Queue]) -> None:
         loop = asyncio.get_running_loop()
         found: dict[Key, QueueCounters] = {}
         async for key, queue in in_slices(queues.items(), QUEUES_AT_ONCE):
             found[key] = QueueCounters.of(queue, loop.time())
-        self._seen = found
+        self._last = found
 
 
 class HeadTime(NamedTuple):
-    """When the first ready message of a level arrived. Shapes: `message_id` is the broker's own."""
+    """The broker's id of the first ready message of a level, and when it arrived."""
 
     message_id: int
     timestamp_ms: int
 
 
 class HeadTimes:
-    """Remember when the heads of queues arrived, so that a head on disk is read only once. Invariant: there is an entry
-    for a level only if the last reading found its head on disk.
+    """The arrival times of the first messages of queues; one on disk is read only once.
+
+    Invariant: a level has an entry only if its first message was on disk at the last reading.
     """
 
     def __init__(self) -> None:
         self._on_disk: dict[Level, HeadTime] = {}
 
     async def oldest_ms(self, queue: Queue) -> int | None:
-        """Return when the oldest head of the queue's levels arrived; None without a ready message here, or unread.
+        """Return when the oldest ready message arrived; None without one on this node, or if it cannot be read.
 
-        Cost: O(levels), and one read for a head on disk that was not read before.
+        Cost: O(levels), and one read for each message on disk that was not read before.
         """
         found = [await self._arrived_ms(level) for level in queue.levels]
         return min((at_ms for at_ms in found if at_ms is not None), default=None)
 
     def retain_only(self, queues: set[Queue]) -> None:
-        """Forget the heads of all other queues."""
+        """Remove the entries of all other queues."""
         levels = {level for queue in queues for level in queue.levels}
         self._on_disk = {level: head for level, head in self._on_disk.items() if level in levels}
 
@@ -187,7 +188,7 @@ class HeadTimes:
             return known.timestamp_ms
         try:
             message = (await messages_at(level, slot, [index]))[index]
-        except BrokerError:  # damage is reported when the message is delivered
+        except BrokerError:  # a delivery will report the damage
             return None
         if message is None:
             return None

@@ -1,4 +1,4 @@
-"""Queues: an operator's declares, deletes, purges, pauses and peeks, with the refusals that a client gets."""
+"""Operations on queues, which are refused as for clients: declare, delete, purge, pause, peek and others."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class DeclareQueue(OfQueue):
 
 @parameters
 class DeleteQueue(OfQueue):
-    """On which conditions a queue is deleted."""
+    """The queue to delete, and the conditions."""
 
     if_unused: bool = False
     if_empty: bool = False
@@ -51,14 +51,14 @@ class DeleteQueue(OfQueue):
 
 @parameters
 class PurgeQueue(OfQueue):
-    """The number of messages to drop from the head of a queue, all without a limit."""
+    """The number of messages to drop from the head of a queue; None for all."""
 
     limit: Annotated[int | None, Range()] = None
 
 
 @parameters
 class ReleaseDelayed(OfQueue):
-    """The number of messages to release, all without a limit."""
+    """The number of delayed messages to release; None for all."""
 
     limit: Annotated[int | None, Range(1)] = None
 
@@ -72,7 +72,7 @@ class Peek(OfQueue):
 
 
 def check_name(kind: str, name: str) -> None:
-    """Check the name of an object that is declared. Raises: OperationRefused."""
+    """Check the name of a new queue or exchange. Raises: OperationRefused."""
     if not name or not is_short_text(name) or not name.isprintable():
         article = "an" if kind == "exchange" else "a"
         raise OperationRefused(f"the name of {article} {kind} has 1 to 255 bytes of printable text")
@@ -83,7 +83,7 @@ def check_arguments(arguments: dict[str, Any]) -> None:
     try:
         encode_table(arguments)
     except ValueError as error:
-        raise OperationRefused(f"the arguments cannot be: {error}") from None
+        raise OperationRefused(f"the arguments cannot be encoded: {error}") from None
 
 
 def check_declare(
@@ -128,7 +128,7 @@ async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker
         nonlocal count
         owner = queue.exclusive_owner
         found = vhost.queues.deletable(queue.name, owner, if_unused=asked.if_unused, if_empty=asked.if_empty)
-        if found is not None:  # it is deleted once every node has deleted it
+        if found is not None:  # in a cluster, it is deleted when every node has applied it
             count = found.counts()[0]
             vhost.queues.drop(found)
 
@@ -139,7 +139,7 @@ async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker
 
 
 async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) -> dict[str, int]:
-    """Drop the ready messages of a queue, or some from its head, and return how many."""
+    """Drop the ready messages of a queue, up to `limit` from its head, and return their number."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     if isinstance(queue, TapQueue):
         raise OperationRefused(f"queue '{queue.name}' in vhost '{vhost.name}' belongs to a tap: remove that instead")
@@ -150,14 +150,14 @@ async def purge_queue(broker: OperatedBroker, asked: PurgeQueue, _asker: Asker) 
         count = await drop(engine, queue, asked.limit)
     else:
         await decided(partial(queue.prepare_for, "purge", None))
-        count = await called_back(queue.purge)  # over several turns if it is long
+        count = await called_back(queue.purge)  # over several turns if the queue is long
     _log.info("queue.purged", vhost=vhost.name, queue=queue.name, messages=count)
     await engine.committer.drain()
     return {"messages": count}
 
 
 def release_delayed(broker: OperatedBroker, asked: ReleaseDelayed, _asker: Asker) -> dict[str, int]:
-    """Release messages of a queue before they are due, those that are due next first, and return how many."""
+    """Release delayed messages before they are due, the next due first, and return their number."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     holding = vhost.delays.of(queue)
     count = 0 if holding is None else holding.release_early(holding.count if asked.limit is None else asked.limit)
@@ -166,8 +166,8 @@ def release_delayed(broker: OperatedBroker, asked: ReleaseDelayed, _asker: Asker
 
 
 async def pause_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> None:
-    """Pause the deliveries of a queue until it is resumed; do nothing if it is paused. A parameter of the vhost stores
-    the pause, so that it survives restarts and applies on all nodes of a cluster.
+    """Pause the deliveries of a queue until it is resumed. The pause is a parameter of the vhost, so it survives
+    restarts and applies on all nodes of a cluster.
     """
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     if queue.is_internal:
@@ -193,7 +193,7 @@ async def resume_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) ->
 
 
 async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[str, Any]]:
-    """Return the next messages of a queue, without taking them."""
+    """Return the next messages of a queue, which stay ready."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     body_bytes = min(asked.body_bytes, PEEK_BYTES_MAX // asked.count)
     found = await broker.engine(vhost).messages(queue).peek(asked.count)
@@ -201,7 +201,7 @@ async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[
 
 
 def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, Any]:
-    """Return the slots of a queue, those of the highest level first."""
+    """Return the slots of a queue, beginning with the highest level."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     rows = (slot_row(level, slot) for level in reversed(queue.all_levels) for slot in level.manager.slots.values())
     return {
@@ -216,7 +216,7 @@ def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, An
 
 
 def slot_row(level: Level, slot: Slot) -> dict[str, Any]:
-    """Return a slot as JSON. Shapes: ids from `first` up to, not including, `end`."""
+    """Return a slot as JSON. Shapes: its ids are `first` to `end` - 1."""
     return {
         "level": level.priority,
         "first": slot.first,

@@ -19,14 +19,14 @@ class OperationRefused(Exception):
 
 
 class PartMissing(OperationRefused):
-    """The broker has no such part: no cluster, overlay or bridge."""
+    """The broker lacks the part that an operation needs: a cluster, an overlay or a bridge."""
 
 
 class Asker:
-    """The requester of an operation. This base class is the broker itself: it may do everything."""
+    """The requester of an operation. This class stands for the broker itself, which may do everything."""
 
     user_name = ""
-    """The name of a user who logged in, nothing for the broker's own."""
+    """The name of the user who has logged in; empty for the broker itself and for the command line."""
 
     def check_publish(self, vhost: Vhost) -> CheckPublish:
         """Return a check that raises ChannelError for publishes that the asker may not make in a vhost."""
@@ -36,38 +36,37 @@ class Asker:
         """Send progress before the answer."""
 
     async def send_progress(self, progress: Mapping[str, Any]) -> None:
-        """Send progress, and wait until there is room for more; the verb is cancelled when the client hangs up."""
+        """Send progress, and wait until more can be sent; a verb is cancelled when its client disconnects."""
 
-    def enough(self) -> bool:
+    def interrupted(self) -> bool:
         """Return whether the client has ended its side of the conversation, so that the verb should stop and answer."""
         return False
 
     def is_gone(self) -> bool:
-        """Return whether the client has disconnected, so that nobody reads the answer."""
         return False
 
     async def accepted(self) -> bool:
-        """Wait for a line by which the client accepts the sent messages; return whether one arrived."""
+        """Wait for a line with which the client accepts the sent messages, and return whether it arrived."""
         return False
 
 
 class Request:
-    """Hold the arguments of one request. Raises: OperationRefused, naming the argument, from each reader."""
+    """The arguments of one request. Raises: OperationRefused, which names the argument, if it has the wrong type."""
 
     def __init__(self, fields: Mapping[str, Any], asker: Asker | None = None) -> None:
         self._fields = fields
         self.asker = asker or Asker()
 
     def has(self, name: str) -> bool:
-        """Return whether an argument was given."""
+        """Return whether an argument is present and not null."""
         return self._fields.get(name) is not None
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Return an argument of any type as it was sent, or the default when it was left out."""
+        """Return an argument of any type, or the default without one."""
         return self._fields.get(name, default)
 
     def text(self, name: str, default: Any = MISSING) -> str:
-        """Return a string, or the default when it was left out."""
+        """Return a string, or the default without one."""
         value = self._fields.get(name)
         if value is None and default is not MISSING:
             return str(default)
@@ -76,32 +75,31 @@ class Request:
         return value
 
     def optional(self, name: str) -> str | None:
-        """Return a string, or None when it was left out."""
+        """Return a string, or None without one."""
         return None if self._fields.get(name) is None else self.text(name)
 
     def integer(self, name: str, default: int, low: int = 0, high: int = LARGEST) -> int:
-        """Return an integer of a range."""
+        """Return an integer from `low` to `high`."""
         value = self._fields.get(name, default)
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise OperationRefused(f"'{name}' should be an integer from {low} to {high}")
         return value
 
     def flag(self, name: str) -> bool:
-        """Return a boolean that is false when left out."""
+        """Return a boolean, false by default."""
         value = self._fields.get(name, False)
         if not isinstance(value, bool):
             raise OperationRefused(f"'{name}' should be true or false")
         return value
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of strings that is empty when left out."""
+        """Return a list of strings, empty by default."""
         value = self._fields.get(name, [])
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise OperationRefused(f"'{name}' should be a list of strings")
         return value
 
     def table(self, name: str) -> dict[str, Any]:
-        """Return a JSON object."""
         value = self._fields.get(name)
         if not isinstance(value, dict):
             raise OperationRefused(f"'{name}' should be a JSON object")
@@ -109,14 +107,14 @@ class Request:
 
 
 Verb = Callable[[Request], Any]
-"""Carries out one request: returns a JSON value or an awaitable of one; raises OperationRefused."""
+"""Carries out one request and returns a JSON value or an awaitable of one. Raises: OperationRefused."""
 
 P = TypeVar("P")
 
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The integers that a parameter takes: `Annotated[int, Range(1, 10)]`."""
+    """The range of an integer parameter: `Annotated[int, Range(1, 10)]`."""
 
     low: int = 0
     high: int = LARGEST
@@ -124,7 +122,7 @@ class Range:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def parameters(kind: type[P]) -> type[P]:
-    """Fill the parameters of an operation, a frozen dataclass, by `read`."""
+    """Make a class the parameters of an operation: a frozen dataclass that `read` fills."""
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
@@ -144,8 +142,8 @@ class OfVhosts:
 
 
 def read(kind: type[P], request: Request) -> P:
-    """Return the parameters that a request has. Raises: OperationRefused."""
-    return kind(**{name: take(request) for name, take in _readers(kind)})  # type: ignore[arg-type] # mypy: a class is hashable
+    """Return the parameters of a request. Raises: OperationRefused."""
+    return kind(**{name: reader(request) for name, reader in _readers(kind)})  # type: ignore[arg-type] # mypy: a class is hashable
 
 
 @cache

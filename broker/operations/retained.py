@@ -1,4 +1,4 @@
-"""The retained messages of a vhost, as an operator lists, reads and deletes them."""
+"""Operations on the retained messages of a vhost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from functools import partial
 from typing import Annotated, Any, Final
 
 from broker.administration.slices import in_slices
-from broker.core.auth.permissions import Kind
 from broker.core.auth.users import User
 from broker.core.message.message import Message
 from broker.core.publishing.retainer import Retainer
@@ -24,14 +23,14 @@ from broker.tasks import called_back
 _log = get_logger()
 
 LIMIT_MAX: Final = 10_000
-PORTION: Final = 64  # messages read or deleted between two turns of the loop
-VISITS: Final = 4096  # nodes of the index visited between two turns
+MESSAGES_AT_ONCE: Final = 64  # read or deleted between two turns of the loop
+VISITS_AT_ONCE: Final = 4096  # nodes of the index visited between two turns
 BODIES_BYTES_MAX: Final = 32 << 20  # in one answer
 
 
 @parameters
 class OfRetained:
-    """The retained messages whose topics a filter of MQTT matches."""
+    """The retained messages whose topics match an MQTT filter."""
 
     filter: str = "#"
     vhost: str = "/"
@@ -46,15 +45,15 @@ class ListRetained(OfRetained):
 
 
 async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Asker) -> dict[str, Any]:
-    """Return the retained messages that a filter matches, by topic, and how many the vhost has in all."""
+    """Return the retained messages that match a filter, by topic, and the number and bytes of all in the vhost."""
     vhost = broker.vhost(asked.vhost)
     retainer = _retainer(vhost)
-    keys = await _found(retainer, asked.filter, asked.limit + 1)
+    keys = await _matching(retainer, asked.filter, asked.limit + 1)
     now_ms = vhost.ports.clock.now_ms
     body_bytes = min(asked.body_bytes, BODIES_BYTES_MAX // asked.limit)
     rows: list[dict[str, Any]] = []
-    async for start in in_slices(range(0, min(len(keys), asked.limit), PORTION), 1):
-        messages = await _read(retainer, keys[start : min(start + PORTION, asked.limit)])
+    async for start in in_slices(range(0, min(len(keys), asked.limit), MESSAGES_AT_ONCE), 1):
+        messages = await _read(retainer, keys[start : min(start + MESSAGES_AT_ONCE, asked.limit)])
         rows += [_row(retainer, message, now_ms, body_bytes) for message in messages]
     rows.sort(key=lambda row: str(row["topic"]))
     return {
@@ -66,11 +65,11 @@ async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Ask
 
 
 async def delete_retained(broker: OperatedBroker, asked: OfRetained, _asker: Asker) -> dict[str, int]:
-    """Delete the retained messages that a filter matches, and return how many. Later ones may come meanwhile."""
+    """Delete the retained messages that match a filter, and return their number; new ones may be retained meanwhile."""
     vhost = broker.vhost(asked.vhost)
     retainer, committer = _retainer(vhost), broker.engine(vhost).committer
-    keys = await _found(retainer, asked.filter, None)
-    async for key in in_slices(keys, PORTION):
+    keys = await _matching(retainer, asked.filter, None)
+    async for key in in_slices(keys, MESSAGES_AT_ONCE):
         retainer.retain(key, b"", b"")
     _log.info("retained.deleted", vhost=vhost.name, filter=asked.filter, messages=len(keys))
     await committer.drain()
@@ -83,15 +82,15 @@ def _retainer(vhost: Vhost) -> Retainer:
     return vhost.retainer
 
 
-async def _found(retainer: Retainer, topic_filter: str, most: int | None) -> list[str]:
+async def _matching(retainer: Retainer, topic_filter: str, limit: int | None) -> list[str]:
     """Return the keys that match a filter. Raises: ValueError for an invalid filter."""
     keys: list[str] = []
     for visits, key in enumerate(retainer.find(topic_filter), 1):
         if key is not None:
             keys.append(key)
-            if len(keys) == most:
+            if len(keys) == limit:
                 break
-        if visits % VISITS == 0:
+        if visits % VISITS_AT_ONCE == 0:
             await asyncio.sleep(0)
     return keys
 
@@ -116,9 +115,9 @@ def _row(retainer: Retainer, message: Message, now_ms: int, body_bytes: int) -> 
     return row
 
 
-def _may(broker: OperatedBroker, user: User, asked: OfRetained, kind: Kind = "read") -> None:
-    """Check that a user may read, and drop, the retained messages. Raises: ChannelError (403)."""
-    broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(RETAINED_NAME), kind)
+def _may(broker: OperatedBroker, user: User, asked: OfRetained) -> None:
+    """Check that a user may read, and so delete, the retained messages. Raises: ChannelError (403)."""
+    broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(RETAINED_NAME), "read")
 
 
 OPERATIONS: Final[dict[str, Operation[Any]]] = {

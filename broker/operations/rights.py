@@ -1,4 +1,4 @@
-"""Rights to messages, taps and cursors: AMQP's permissions decide, not the user's tags."""
+"""Rights to messages, taps and cursors, which depend on AMQP permissions and not on the user's tags."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.slot_files.seal_log import TAP_PREFIX
 
 
 def of_queue(kind: Kind) -> Callable[[OperatedBroker, User, OfQueue], None]:
-    """Return the right to one queue."""
+    """Return the function that checks a permission for the queue of an operation."""
 
     def check(broker: OperatedBroker, user: User, asked: OfQueue) -> None:
         broker.permissions.check(user, broker.vhost(asked.vhost).queue_resource(asked.queue), kind)
@@ -37,8 +37,7 @@ def check_tap(broker: OperatedBroker, user: User, vhost: str, tap: str, kind: Ki
 
 
 def check_seal(broker: OperatedBroker, user: User, vhost: str | None, tap: str | None) -> None:
-    """Check that the user may seal a tap, or all taps of a vhost or name, each of which the user must be allowed to
-    read.
+    """Check that the user may seal the taps of a vhost and a name, None for all: the user must be allowed to read each.
 
     Raises: ChannelError (403).
     """
@@ -60,10 +59,8 @@ def check_new_tap(broker: OperatedBroker, user: User, vhost: Vhost, tap: str, ex
 
 
 def check_cursor(broker: OperatedBroker, user: User, name: str, vhost: str, tap: str) -> None:
-    """Check that the user may move or remove a cursor; for a new one and the user's own, the right to read the tap is
-    enough.
-
-    Raises: ChannelError (403).
+    """Check that the user may move or remove a cursor, which requires to configure the tap, or only to read it if the
+    cursor is new or the user's own. Raises: ChannelError (403).
     """
     known = broker.taps.view.cursor(name, vhost, tap)
     if known is None or known.user == user.name:
@@ -90,10 +87,9 @@ def check_publish(broker: OperatedBroker, user: User, vhost: Vhost, exchange: Ex
 
 
 def check_destination(broker: OperatedBroker, user: User, vhost: Vhost, to: str) -> None:
-    """Check that the user may publish to the queue, or to the exchange with an optional key, that QUEUE or EXCHANGE:KEY
-    names.
+    """Check that the user may publish to the destination QUEUE or EXCHANGE[:KEY].
 
-    Raises: ChannelError (403); OperationRefused if there is none.
+    Raises: ChannelError (403); OperationRefused if it does not exist.
     """
     destination, key = destination_of(vhost, to)
     exchange = vhost.exchanges[""] if isinstance(destination, Queue) else destination
@@ -101,5 +97,5 @@ def check_destination(broker: OperatedBroker, user: User, vhost: Vhost, to: str)
 
 
 def _tap(vhost: str, tap: str) -> Resource:
-    """Return the name of the tap's queue, to which its permissions apply."""
+    """Return the queue of a tap, whose permissions apply to the tap."""
     return Resource("queue", vhost, TAP_PREFIX + tap)

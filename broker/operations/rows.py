@@ -1,7 +1,7 @@
-"""Rows: one function per object, from which the control socket's listings, the API and the metrics take their fields.
+"""Rows: one function per kind of object, for the lists of the control socket, the API and the metrics.
 
-The names are those of RabbitMQ's API, which rabbitmqctl's columns share where the meaning is equal. Clients list 10,000
-queues, so each microsecond of a queue's row counts.
+Fields have the names of RabbitMQ's API; rabbitmqctl's columns have the same names if their meaning is equal. Clients
+list 10,000 queues, so each microsecond of a queue's row counts.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from broker.routing.fanout_exchange import MemoryExchange
 
 Row = dict[str, Any]
 BindingEnds = tuple["Vhost", str, Any, str, Mapping[str, Any]]
-"""A listed binding: vhost, name of the source, destination, key, arguments."""
+"""A binding: its vhost, the name of its source, its destination, key and arguments."""
 ChannelOf = tuple["SessionOfConnection", int, "SessionOfChannel"]
-"""A listed channel: its connection, its number, its session."""
+"""A channel: its connection, number and session."""
 INTERNAL_USER: Final = "rmq-internal"  # RabbitMQ's name for the user of objects that no client made
 PROPERTIES: Final = (
     "content_type", "content_encoding", "headers", "delivery_mode", "priority", "correlation_id", "reply_to",
@@ -38,7 +38,7 @@ PROPERTIES: Final = (
 
 
 def picked(row: Mapping[str, Any], names: Iterable[str]) -> Row:
-    """Return some fields of a row, in this order."""
+    """Return the named fields of a row, in this order."""
     return {name: row[name] for name in names}
 
 
@@ -46,7 +46,7 @@ def picked(row: Mapping[str, Any], names: Iterable[str]) -> Row:
 
 
 def queue_row(node: str, vhost: Vhost, queue: Queue) -> Row:
-    """Return the row of a queue without any number. `node` is the name of this node."""
+    """Return the row of a queue without counts; `node` is the name of this node."""
     kind = queue_type(queue.arguments)
     row = {
         "arguments": json_table(queue.arguments),
@@ -66,7 +66,7 @@ def queue_row(node: str, vhost: Vhost, queue: Queue) -> Row:
 
 
 def queue_state(queue: Queue) -> str:
-    """Return the state of a queue in one word: whether it delivers."""
+    """Return the state of a queue: paused or running."""
     return "paused" if queue.paused else "running"
 
 
@@ -91,8 +91,8 @@ def queue_delays(vhost: Vhost, queue: Queue) -> Row:
     holding, retry, ahead_ms = vhost.delays.of(queue), queue.rules.retry, vhost.ports.clock.ahead_ms
     moments = (None, None) if holding is None else (holding.next_ms, holding.last_ms)
     next_at, last_at = [None if at_ms is None else at_ms - ahead_ms for at_ms in moments]
-    said = "disabled" if retry is None else f"{retry.type} (min: {retry.min_ms}ms, max: {retry.max_ms}ms)"
-    return {"next_delayed_at": next_at, "last_delayed_at": last_at, "delayed_retry": said}
+    text = "disabled" if retry is None else f"{retry.type} (min: {retry.min_ms}ms, max: {retry.max_ms}ms)"
+    return {"next_delayed_at": next_at, "last_delayed_at": last_at, "delayed_retry": text}
 
 
 def active_tag(queue: Queue) -> str | None:
@@ -157,14 +157,14 @@ def bindings_from(vhost: Vhost, source: Exchange) -> Iterator[BindingEnds]:
 
 
 def bundled_bindings(vhost: Vhost, bundle: Bundle[Exchange]) -> Iterator[BindingEnds]:
-    """Yield the bindings between two ends. Cost: O(those) references at once."""
+    """Yield the bindings between a source and a destination. Cost: O(bindings) references at once."""
     source, destination = bundle.source.name, bundle.destination
     for key, arguments in list(bundle.items()):
         yield vhost, source, destination, key, arguments
 
 
 def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[BindingEnds]:
-    """Yield the binding of a queue to the default exchange; those of taps and of the overlay have none."""
+    """Yield the binding of a queue to the default exchange; queues of taps and of the overlay have none."""
     if isinstance(destination, Queue) and not (destination.is_tap or destination.is_overlay):
         yield vhost, "", destination, destination.name, {}
 
@@ -173,7 +173,7 @@ def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[Bin
 
 
 def user_row(users: Users, user: User) -> Row:
-    """Return the row of a user. The plain password of a user of the settings is never shown."""
+    """Return the row of a user, without the plain password of a user of the settings."""
     return {**user_fields(user.to_json()), "of_settings": users.is_configured(user.name)}
 
 
@@ -181,12 +181,12 @@ def user_row(users: Users, user: User) -> Row:
 
 
 def user_name(session: SessionOfConnection) -> str:
-    """Return the name of a connection's user, nothing before the login."""
+    """Return the name of a connection's user, empty before the login."""
     return "" if session.user is None else session.user.name
 
 
 def vhost_name(session: SessionOfConnection) -> str:
-    """Return the name of a connection's vhost, nothing before it is opened."""
+    """Return the name of a connection's vhost, empty before it is opened."""
     return "" if session.vhost is None else session.vhost.name
 
 
@@ -254,7 +254,7 @@ def channel_name(channel: ChannelOf) -> str:
 
 
 def channel_row(node: str, channel: ChannelOf, stats: Mapping[str, Any]) -> Row:
-    """Return the row of a channel; `stats` are its counters as shown."""
+    """Return the row of a channel; `stats` are its message statistics."""
     session, number, inner = channel
     basic, confirms, transactions = inner.basic, inner.publisher.confirms, inner.transactions
     peer, user = session.peer, user_name(session)
@@ -329,7 +329,7 @@ def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
 
 
 def body_fields(content: bytes, max_bytes: int) -> dict[str, Any]:
-    """Return the fields of a body, and as much of it as requested."""
+    """Return the fields of a body, of which up to `max_bytes` are shown."""
     shown = content[:max_bytes]
     try:
         body, encoding = _text(shown, complete=len(shown) == len(content)), "utf-8"

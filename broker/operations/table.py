@@ -1,4 +1,4 @@
-"""The table of operations, and the operations as verbs of the control socket."""
+"""The table of all operations, which are also verbs of the control socket."""
 
 from __future__ import annotations
 
@@ -21,5 +21,5 @@ OPERATIONS: Final[dict[str, Operation[Any]]] = {
 
 
 def control_verbs(broker: OperatedBroker) -> dict[str, Verb]:
-    """Return the operations as verbs of the control socket."""
+    """Return the verbs of the control socket by name."""
     return {name: verb_of(broker, operation) for name, operation in OPERATIONS.items()}

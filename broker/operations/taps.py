@@ -1,4 +1,4 @@
-"""Taps, cursors and snapshots."""
+"""Operations on taps, cursors and snapshots."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.taps.tap_listing import cursor_rows
 
 @parameters
 class AddTap:
-    """A tap of an exchange. Units: without its own caps it gets those of the settings."""
+    """A new tap of an exchange; without caps of its own it has those of the settings."""
 
     vhost: str = "/"
     exchange: str
@@ -29,7 +29,7 @@ class AddTap:
 
 @parameters
 class RemoveTap:
-    """A tap to end; `drop` removes its files, too."""
+    """The tap to remove; `drop` removes its files, too."""
 
     name: str
     vhost: str = "/"
@@ -38,14 +38,14 @@ class RemoveTap:
 
 @parameters
 class Seal(OfVhosts):
-    """One tap, or all."""
+    """The taps to seal: of a vhost, of a name, or all."""
 
     tap: str | None = None
 
 
 @parameters
 class ReadTaps:
-    """The taps that have a reader."""
+    """Taps that a reader has read."""
 
     vhost: str = "/"
     taps: list[str] = field(default_factory=list)
@@ -53,7 +53,7 @@ class ReadTaps:
 
 @parameters
 class DropSnapshot:
-    """A snapshot to remove."""
+    """The snapshot to remove."""
 
     id: str
 
@@ -78,13 +78,13 @@ class SetCursor(Cursor):
 
 
 async def tap_add(broker: OperatedBroker, asked: AddTap, _asker: Asker) -> dict[str, Any]:
-    """Add a tap, or find an equal one."""
-    kept: dict[str, Any] = {"cursors": asked.cursors, "max_bytes": asked.max_bytes, "max_age_ms": asked.max_age_ms}
-    return await broker.taps.add(asked.vhost, asked.exchange, asked.pattern, name=asked.name, **kept)
+    """Add a tap, unless an equal one exists."""
+    retention: dict[str, Any] = {"cursors": asked.cursors, "max_bytes": asked.max_bytes, "max_age_ms": asked.max_age_ms}
+    return await broker.taps.add(asked.vhost, asked.exchange, asked.pattern, name=asked.name, **retention)
 
 
 async def tap_remove(broker: OperatedBroker, asked: RemoveTap, _asker: Asker) -> dict[str, int]:
-    """End a tap."""
+    """Remove a tap."""
     return await broker.taps.remove(asked.vhost, asked.name, drop=asked.drop)
 
 
@@ -94,18 +94,18 @@ def taps(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[dict[st
 
 
 async def seal(broker: OperatedBroker, asked: Seal, _asker: Asker) -> dict[str, int]:
-    """Return the last seal once everything that taps hold now is in slot files."""
+    """Write the messages that taps hold into slot files, and return the last seal."""
     return {"last_seal": await broker.taps.seal(asked.vhost, asked.tap)}
 
 
 def tap_read(broker: OperatedBroker, asked: ReadTaps, _asker: Asker) -> None:
-    """Record that taps have a reader."""
+    """Record that taps were read."""
     for tap in asked.taps:
         broker.taps.note_read(asked.vhost, tap)
 
 
 async def snapshot(broker: OperatedBroker, asked: OfQueue, asker: Asker) -> dict[str, Any]:
-    """Copy the messages of a queue into slot files that are kept for some time."""
+    """Copy the messages of a queue into slot files that exist for `taps.snapshot_ms`."""
     return await broker.taps.snapshots.take(asked.vhost, asked.queue, asker.user_name)
 
 

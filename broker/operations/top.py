@@ -1,4 +1,4 @@
-"""`top`: the busiest, longest or oldest queues, with rates, and the totals of the broker."""
+"""`top`: the first queues by rate, length, age or name, and the totals of the broker."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOTALS: Final = ("publish", "deliver", "ack", "ready", "unacked", "consumers")
 
 @parameters
 class Top:
-    """The queues to show, and their order. Shapes: `filter` is a part of their names."""
+    """The queues to show and their order. Shapes: `filter` is a part of their names."""
 
     by: str = SORTED_BY[0]
     filter: str = ""
@@ -35,7 +35,7 @@ class Top:
 
 
 async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, Any]:
-    """Return the busiest, longest or oldest queues, with rates, and the totals of the broker."""
+    """Return the first queues by rate, length, age or name, and the totals of the broker."""
     by, heads, administration = asked.by, broker.heads, broker.administration
     if by not in SORTED_BY:
         raise OperationRefused(f"'by' should be one of {', '.join(SORTED_BY)}")
@@ -49,18 +49,18 @@ async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, An
         rows.append(TopRow(vhost, queue, rates.get((vhost.name, queue.number), NO_RATES)))
         if by == "age":
             await rows[-1].find_age(heads)
-    totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # others run meanwhile
+    totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # the loop serves others meanwhile
     page = rows[asked.offset : asked.offset + asked.limit]
     for row in page:
         await row.find_age(heads)
     heads.retain_only({row.queue for row in (rows if by == "age" else page)})
-    told = broker.facts()
+    facts = broker.facts()
     return {
         "queues": [row.fields for row in page],
         "matching": len(rows),
         "totals": totals,
-        "connections": told["connections"],
-        "alarms": [alarm["kind"] for alarm in told["alarms"]],
+        "connections": facts["connections"],
+        "alarms": [alarm["kind"] for alarm in facts["alarms"]],
         "vhosts": sorted(administration.vhosts)[:VHOSTS_MAX],
     }
 
@@ -76,7 +76,7 @@ def _arrange(rows: list[TopRow], by: str, *, reverse: bool) -> dict[str, float]:
 
 
 class TopRow:
-    """A queue at the moment of the reading. Units: `age` is in seconds, None without a ready message in this broker."""
+    """The row of a queue. Units: `age` is in seconds, None without a ready message on this node."""
 
     def __init__(self, vhost: Vhost, queue: Queue, rates: Rates) -> None:
         lengths = queue_lengths(queue)
@@ -94,7 +94,7 @@ class TopRow:
         }
 
     async def find_age(self, heads: HeadTimes) -> None:
-        """Find how long the oldest message that is ready has waited."""
+        """Set the age of the oldest ready message."""
         if self.fields["age"] is None:
             oldest_ms = await heads.oldest_ms(self.queue)
             if oldest_ms is not None:

@@ -1,4 +1,4 @@
-"""The firehose: switched per vhost, and its messages sent live to a client."""
+"""The firehose: switched on and off per vhost, and traced live by clients."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20
 ROWS_AT_ONCE: Final = 20
 BYTES_AT_ONCE: Final = 64 << 10  # of bodies between two turns of the loop
-TRACES_MAX: Final = 8  # each uses one client place of the control socket
+TRACES_MAX: Final = 8  # each uses one of the connections of the control socket
 GLOB_MAX: Final = 255
-LOOK_S: Final = 1.0  # seconds after which an idle trace checks that its vhost still exists
+CHECK_S: Final = 1.0  # after which an idle trace checks that its vhost still exists
 
 _log = get_logger()
 
 
 @parameters
 class SetTracing:
-    """Whether the firehose of a vhost publishes."""
+    """Whether the firehose of a vhost publishes to its exchange."""
 
     vhost: str = "/"
     on: bool = False
@@ -52,7 +52,7 @@ class Trace:
 
 
 def set_tracing(broker: OperatedBroker, asked: SetTracing, _asker: Asker) -> None:
-    """Switch the firehose of a vhost."""
+    """Switch the firehose of a vhost on or off."""
     vhost = broker.vhost(asked.vhost)
     vhost.firehose.switch(on=asked.on)
     _log.info("vhost.tracing_on" if asked.on else "vhost.tracing_off", vhost=vhost.name)
@@ -63,7 +63,7 @@ def _may_trace(broker: OperatedBroker, user: User, asked: Trace) -> None:
 
 
 async def trace(broker: OperatedBroker, asked: Trace, asker: Asker) -> None:
-    """Send the messages of a vhost to the client as they pass."""
+    """Send the messages that clients publish and receive in a vhost, as they pass."""
     vhost = broker.vhost(asked.vhost)
     if len(broker.traces) >= TRACES_MAX:
         raise OperationRefused(f"{TRACES_MAX} traces run already")
@@ -86,14 +86,13 @@ async def trace(broker: OperatedBroker, asked: Trace, asker: Asker) -> None:
 
 
 class TraceWatch:
-    """Buffer messages for one client.
+    """Buffer the messages of a trace for its client.
 
-    Invariant: the buffer is bounded in messages and bytes, however slowly the client reads; ``dropped`` counts the
-        messages that did not fit.
+    Invariant: the buffer is bounded in messages and bytes; `dropped` counts the messages that did not fit.
     """
 
     def __init__(self, clock: Clock, asked: Trace) -> None:
-        """Take the filters. Raises: BindingKeyError, ValueError."""
+        """Compile the filters. Raises: BindingKeyError, ValueError."""
         self._clock = clock
         self._body_bytes = asked.body_bytes
         self._exchange = _glob(asked.exchange)
@@ -121,14 +120,14 @@ class TraceWatch:
         self._ready.set()
 
     def take_dropped(self) -> int:
-        """Return the number of messages that did not fit since the last call."""
+        """Return the number of messages dropped since the last call."""
         dropped, self.dropped = self.dropped, 0
         return dropped
 
     async def rows(self) -> list[dict[str, Any]]:
-        """Return the next messages, or none after a while without any."""
+        """Return the next messages, none if there are none within `CHECK_S`."""
         try:
-            async with asyncio.timeout(LOOK_S):
+            async with asyncio.timeout(CHECK_S):
                 await self._ready.wait()
         except TimeoutError:
             return []
@@ -175,7 +174,7 @@ class TraceWatch:
 
 
 def _glob(text: str | None) -> Pattern[str] | None:
-    """Return the regular expression of a glob, None for one that matches everything. Raises: ValueError."""
+    """Return the regular expression of a glob, None without one. Raises: ValueError."""
     if text is None:
         return None
     if len(text) > GLOB_MAX:

@@ -1,8 +1,9 @@
-"""`unacked`: the unacked messages of a queue, who holds each of them, and for how long."""
+"""`unacked`: the unacked messages of a queue, with their consumers and ages."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Annotated, Any, Final, NamedTuple, cast
 
 from broker.administration.slices import in_slices
@@ -24,7 +25,7 @@ SESSIONS_AT_ONCE: Final = 100  # examined between two turns of the loop
 
 
 class _Held(NamedTuple):
-    """Messages that one consumer, or basic.get, of one channel holds."""
+    """Unacked messages of one channel, delivered to one consumer or by basic.get."""
 
     run: Run
     basic: BasicSession
@@ -32,7 +33,7 @@ class _Held(NamedTuple):
 
     @property
     def age_rank(self) -> tuple[bool, int]:
-        """A sort key, the oldest first; recent deliveries have no mark yet and come last."""
+        """A sort key, the oldest first; the latest deliveries have no time yet and are last."""
         since_ms = self.basic.held_since_ms(self.run.low)
         return since_ms is None, since_ms or 0
 
@@ -47,7 +48,7 @@ class Unacked(OfQueue):
 
 
 async def unacked(broker: OperatedBroker, asked: Unacked, _asker: Asker) -> list[dict[str, Any]]:
-    """Return the unacked messages of a queue on all nodes, those that are held longest first."""
+    """Return the unacked messages of a queue on all nodes, the oldest deliveries first."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     count = asked.count
     body_bytes = min(asked.body_bytes, BODIES_BYTES_MAX // max(count, 1))
@@ -66,7 +67,7 @@ async def unacked(broker: OperatedBroker, asked: Unacked, _asker: Asker) -> list
 
 
 def answering(broker: OperatedBroker, node: str) -> Callable[[Mapping[str, Any]], Awaitable[Any]]:
-    """Return the function that answers another node's question for the messages of this node's clients."""
+    """Return the function that answers other nodes with the unacked messages of this node's clients."""
 
     async def answer(question: Mapping[str, Any]) -> dict[str, Any] | None:
         try:
@@ -80,7 +81,7 @@ def answering(broker: OperatedBroker, node: str) -> Callable[[Mapping[str, Any]]
 
 
 def _held_by(session: SessionOfConnection, queue: Queue) -> Iterator[_Held]:
-    """Yield a queue's messages held by the channels of a connection."""
+    """Yield the unacked messages of a queue on the channels of a connection."""
     levels = queue.levels
     for _number, channel in sorted(session.connection.channels.items()):
         basic = cast("SessionOfChannel", channel.session).basic
@@ -90,13 +91,9 @@ def _held_by(session: SessionOfConnection, queue: Queue) -> Iterator[_Held]:
 
 
 def _rows(held: Sequence[_Held], count: int, now_ms: int, body_bytes: int) -> Iterator[dict[str, Any]]:
-    left = count
-    for one in held:
-        for tag in one.run.tags(one.run.last):
-            if not left:
-                return
-            left -= 1
-            yield _row(one, tag, now_ms, body_bytes)
+    tags = ((one, tag) for one in held for tag in one.run.tags(one.run.last))
+    for one, tag in islice(tags, count):
+        yield _row(one, tag, now_ms, body_bytes)
 
 
 def _row(held: _Held, tag: int, now_ms: int, body_bytes: int) -> dict[str, Any]:

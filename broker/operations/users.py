@@ -1,4 +1,4 @@
-"""Users, their permissions and limits."""
+"""Operations on users, their permissions and limits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ P = TypeVar("P")
 
 @parameters
 class Named:
-    """The parameters of what concerns one object with a name."""
+    """The parameters of an operation on one named object."""
 
     name: str
 
@@ -37,7 +37,7 @@ class AddUser(Named):
 
 @parameters
 class SetUser(Named):
-    """The changes of a user."""
+    """The new password and tags of a user; None leaves them as they are."""
 
     password: str | None = None
     tags: list[str] | None = None
@@ -45,21 +45,21 @@ class SetUser(Named):
 
 @parameters
 class SetLimits(Named):
-    """Limits by their names; the others stay."""
+    """The limits to set, by name."""
 
     limits: dict[str, Any]
 
 
 @parameters
 class ClearLimits(Named):
-    """The limit that is removed, all without one."""
+    """The limit to remove; None for all."""
 
     limit: str | None = None
 
 
 @parameters
 class Permitted:
-    """A user in a vhost."""
+    """The permissions of a user in a vhost."""
 
     user: str
     vhost: str = "/"
@@ -76,7 +76,7 @@ class SetPermission(Permitted):
 
 @parameters
 class SetTopicPermission(Permitted):
-    """Patterns of the routing keys that the user may write and read at an exchange."""
+    """Patterns of the routing keys that the user may publish to an exchange and bind to it."""
 
     exchange: str
     write: str
@@ -85,7 +85,7 @@ class SetTopicPermission(Permitted):
 
 @parameters
 class DeleteTopicPermission(Permitted):
-    """The exchange at which the topic permissions end, all if empty."""
+    """The exchange whose topic permissions are deleted; None for all."""
 
     exchange: str | None = None
 
@@ -99,7 +99,7 @@ async def add_user(broker: OperatedBroker, asked: AddUser, _asker: Asker) -> Non
     """Add a user."""
     _check_password(asked.password)
     fields = {"name": asked.name, "password": asked.password, "tags": asked.tags}
-    user = await asyncio.to_thread(user_of, fields)  # a hash is slow by intent
+    user = await asyncio.to_thread(user_of, fields)  # hashing is slow by design
 
     def add(draft: Draft) -> None:
         if asked.name in draft.users:
@@ -110,7 +110,7 @@ async def add_user(broker: OperatedBroker, asked: AddUser, _asker: Asker) -> Non
 
 
 async def put_user(administration: Administration, row: Row) -> bool:
-    """Add a user, or replace the tags and the password of one, and return whether it is new; its limits stay."""
+    """Add a user, or replace the tags and the password of an existing one, and return whether it is new."""
     user = await asyncio.to_thread(user_of, row)
 
     def put(draft: Draft) -> bool:
@@ -123,7 +123,7 @@ async def put_user(administration: Administration, row: Row) -> bool:
 
 
 async def set_user(broker: OperatedBroker, asked: SetUser, _asker: Asker) -> None:
-    """Change the password or the tags of a user, or both."""
+    """Change the password, the tags, or both of a user."""
     _check_password(asked.password)
 
     def change(draft: Draft) -> None:
@@ -132,7 +132,7 @@ async def set_user(broker: OperatedBroker, asked: SetUser, _asker: Asker) -> Non
         if asked.password is not None:
             draft.users.set_password(asked.name, asked.password)
 
-    changed = [fact for fact in ("tags", "password") if getattr(asked, fact) is not None]
+    changed = [name for name in ("tags", "password") if getattr(asked, name) is not None]
     await broker.administration.change(change, "user.changed", user=asked.name, changed=changed)
 
 
@@ -142,7 +142,7 @@ async def delete_user(broker: OperatedBroker, asked: Named, _asker: Asker) -> No
 
 
 async def delete_users(administration: Administration, names: Iterable[str]) -> None:
-    """Delete several users, all of them or none."""
+    """Delete all of several users, or none."""
     names = list(dict.fromkeys(names))
 
     def change(draft: Draft) -> None:
@@ -153,7 +153,7 @@ async def delete_users(administration: Administration, names: Iterable[str]) -> 
 
 
 async def set_user_limits(broker: OperatedBroker, asked: SetLimits, _asker: Asker) -> None:
-    """Set some limits of a user; the others stay. A negative number means no limit."""
+    """Set the given limits of a user. A negative number means no limit."""
     limits = checked_limits(asked.limits, (CONNECTIONS, CHANNELS))
     named = {"user": asked.name, **event_fields(limits)}
     await broker.administration.change(
@@ -162,7 +162,7 @@ async def set_user_limits(broker: OperatedBroker, asked: SetLimits, _asker: Aske
 
 
 async def clear_user_limits(broker: OperatedBroker, asked: ClearLimits, _asker: Asker) -> None:
-    """Remove the limits of a user, or one of them."""
+    """Remove one limit of a user, or all."""
     named = {"user": asked.name, "limit": asked.limit}
     await broker.administration.change(
         lambda draft: draft.users.clear_limits(asked.name, asked.limit), "user.limits_cleared", **named
@@ -170,7 +170,7 @@ async def clear_user_limits(broker: OperatedBroker, asked: ClearLimits, _asker: 
 
 
 def _of_rights(event: str, parameters: type[P], change: Callable[[Permissions], Callable[..., object]]) -> Operation[P]:
-    """Return the operation that changes rights in one way; its parameters are those of the change and of the event."""
+    """Return the operation that calls one method of the permissions; the event has the same parameters."""
 
     async def run(broker: OperatedBroker, asked: Any, _asker: Asker) -> None:
         named = asdict(asked)

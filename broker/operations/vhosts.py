@@ -1,11 +1,11 @@
-"""Vhosts, their policies, and the parameters of vhosts and of the broker."""
+"""Operations on vhosts, policies, and the parameters of vhosts and of the broker."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
-from broker.administration.administration import Administration, Tell
+from broker.administration.administration import Administration, ReportProgress
 from broker.administration.definitions import VHOST_LIMITS, Draft, event_fields, limits_key
 from broker.core.definitions.reading import check_depth
 from broker.core.policy.policy import OPERATOR_POLICY, Policy
@@ -20,7 +20,7 @@ from broker.operations.users import ClearLimits, Named, SetLimits
 
 PROTECTED: Final = "protected_from_deletion"  # a fact of a vhost; RabbitMQ 4.1's name
 POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components under which RabbitMQ keeps policies
-OWN: Final = "slotmq-"  # the prefix of components that only this broker has
+OWN: Final = "slotmq-"  # the prefix of SlotMQ's own components
 PRIORITY_MAX: Final = (1 << 31) - 1
 
 _log = get_logger()
@@ -40,7 +40,7 @@ class AddVhost(Named):
 
 @parameters
 class SetPolicy(Named):
-    """A policy, whose definition may have units."""
+    """A policy; values of its definition may have units."""
 
     vhost: str = "/"
     operator: bool = False
@@ -52,14 +52,14 @@ class SetPolicy(Named):
 
 @parameters
 class DeletePolicy(Named):
-    """A policy to delete."""
+    """The policy to delete."""
 
     vhost: str = "/"
     operator: bool = False
 
 
 async def add_vhost(broker: OperatedBroker, asked: AddVhost, asker: Asker) -> None:
-    """Add a vhost, unless one with these facts exists. The user who adds it gets all rights in it."""
+    """Add a vhost, unless an equal one exists. The user who adds it gets all permissions in it."""
     facts = {"description": asked.description}
     default_type = check_default_type(asked.default_queue_type)
     if default_type is not None:
@@ -78,9 +78,9 @@ async def add_vhost(broker: OperatedBroker, asked: AddVhost, asker: Asker) -> No
 
 
 async def put_vhost(administration: Administration, name: str, facts: Mapping[str, Any], creator: str) -> bool:
-    """Add a vhost, or change some facts of one, and return whether it is new.
+    """Add a vhost, or change some facts of an existing one, and return whether it is new.
 
-    The user who adds a vhost gets all rights in it, as in RabbitMQ.
+    The user who adds a vhost gets all permissions in it, as in RabbitMQ.
     """
 
     def change(draft: Draft) -> bool:
@@ -112,9 +112,9 @@ def _add(administration: Administration, draft: Draft, name: str, facts: Mapping
 
 
 async def delete_vhost(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
-    """Delete a vhost: from the definitions first, then close its connections and its store, and remove its files.
+    """Delete a vhost from the definitions, then close its connections and its store, and remove its files.
 
-    So a vhost that is half deleted at a crash does not reappear. Raises: VhostProtected.
+    In this order, a vhost whose deletion a crash interrupts does not reappear. Raises: VhostProtected.
     """
     administration, name = broker.administration, asked.name
 
@@ -131,7 +131,7 @@ async def delete_vhost(broker: OperatedBroker, asked: Named, _asker: Asker) -> N
 
 
 async def set_vhost_limits(broker: OperatedBroker, asked: SetLimits, _asker: Asker) -> None:
-    """Set some limits of a vhost; the others stay. A negative number means no limit."""
+    """Set the given limits of a vhost. A negative number means no limit."""
     name, limits = asked.name, vhost_limits_table(asked.limits)
 
     def change(draft: Draft) -> None:
@@ -141,14 +141,14 @@ async def set_vhost_limits(broker: OperatedBroker, asked: SetLimits, _asker: Ask
 
 
 async def clear_vhost_limits(broker: OperatedBroker, asked: ClearLimits, _asker: Asker) -> None:
-    """Remove the limits of a vhost, or one of them."""
+    """Remove one limit of a vhost, or all."""
     name, limit = asked.name, asked.limit
 
     def change(draft: Draft) -> None:
-        kept = {} if limit is None else draft.vhost_limits(name)
-        kept.pop(limit or "", None)
-        if kept:
-            draft.set_parameter(limits_key(name), kept)
+        limits = {} if limit is None else draft.vhost_limits(name)
+        limits.pop(limit or "", None)
+        if limits:
+            draft.set_parameter(limits_key(name), limits)
         else:
             draft.drop_parameter(limits_key(name))
 
@@ -156,18 +156,17 @@ async def clear_vhost_limits(broker: OperatedBroker, asked: ClearLimits, _asker:
 
 
 async def set_policy(broker: OperatedBroker, asked: SetPolicy, asker: Asker) -> None:
-    """Set a policy. Return when it is applied to all queues."""
+    """Set a policy, and return when it is applied everywhere."""
     check_depth("definition", asked.definition)
     definition = plain_definition(asked.definition, operator=asked.operator)
     policy = Policy(asked.name, asked.pattern, asked.apply_to, definition, asked.priority)
-    await put_policy(broker.administration, asked.vhost, policy, operator=asked.operator, tell=asker.write_progress)
+    await put_policy(broker.administration, asked.vhost, policy, operator=asked.operator, report=asker.write_progress)
 
 
-async def put_policy(administration: Administration, vhost: str, policy: Policy, *, operator: bool, tell: Tell) -> None:
-    """Set a policy, or replace the one with its name. Return when it is applied everywhere.
-
-    Invariant: a stored change is applied, even when its caller is cancelled.
-    """
+async def put_policy(
+    administration: Administration, vhost: str, policy: Policy, *, operator: bool, report: ReportProgress
+) -> None:
+    """Set a policy, or replace the one with its name, and return when it is applied everywhere."""
     await administration.change(
         lambda draft: draft.policies(vhost).set(policy, operator=operator),
         "policy.set",
@@ -179,11 +178,11 @@ async def put_policy(administration: Administration, vhost: str, policy: Policy,
         priority=policy.priority,
         operator=operator,
     )
-    await administration.swept(vhost, tell=tell)
+    await administration.swept(vhost, report=report)
 
 
 async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Asker) -> None:
-    """Delete a policy. Return when it no longer applies to any queue."""
+    """Delete a policy, and return when it no longer applies anywhere."""
     name, operator = asked.name, asked.operator
 
     def change(draft: Draft) -> None:
@@ -191,13 +190,13 @@ async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Aske
             raise ValueError(f"{'Operator policy' if operator else 'Policy'} '{name}' does not exist")
 
     await broker.administration.change(change, "policy.cleared", vhost=asked.vhost, policy=name, operator=operator)
-    await broker.administration.swept(asked.vhost, tell=asker.write_progress)
+    await broker.administration.swept(asked.vhost, report=asker.write_progress)
 
 
 async def set_parameter(administration: Administration, vhost: str, component: str, name: str, value: Any) -> bool:
     """Set a parameter of a vhost, and return whether it is new.
 
-    A component that the broker does not use is still stored and exported; the log has a warning.
+    Parameters of components that the broker does not use are stored and exported; a warning is logged.
     """
     if component in POLICIES:
         raise ValueError("policies may not be set using this method")
@@ -216,7 +215,7 @@ async def set_parameter(administration: Administration, vhost: str, component: s
 
 
 async def clear_parameter(administration: Administration, vhost: str, component: str, name: str) -> None:
-    """Remove a parameter of a vhost."""
+    """Remove a parameter of a vhost. Raises: ValueError if it does not exist."""
 
     def change(draft: Draft) -> None:
         if (vhost, component, name) not in draft.parameters:

@@ -100,7 +100,7 @@ class DialledCarrier(ClientEvents):
         self.connection.flush()
 
     def close(self, text: str) -> None:
-        self.connection.fail(ConnectionLost(0, text), told=True)
+        self.connection.fail(ConnectionLost(0, text), notify=True)
 
     def _stop_timer(self) -> None:
         if self._late is not None:

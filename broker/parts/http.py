@@ -58,7 +58,7 @@ class Http(Part):
         missing = next((package for package in NEEDED if find_spec(package) is None), None)
         if missing is not None:
             reason = f"{name} needs {EXTRA}: no module {missing}"
-            if port.is_asked_for:
+            if port.is_required:
                 raise BrokerError(reason)
             _log.info("http.off", port=name, reason=reason)
             return
@@ -66,7 +66,7 @@ class Http(Part):
         try:
             self._bound[name] = bind(self._shared.settings.host_of(port), port.port, f"{name}.port", setting)
         except BrokerError as error:
-            if port.is_asked_for:
+            if port.is_required:
                 raise
             _log.warning("http.off", port=name, reason=str(error))
 
@@ -108,7 +108,7 @@ class Http(Part):
             try:
                 await listener.start(bound)
             except CannotListen as error:  # another process had bound the port too, and listened first
-                if port.is_asked_for:
+                if port.is_required:
                     raise
                 close(self._bound.pop(name))
                 _log.warning("http.off", port=name, reason=str(error))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from broker.figures.axis import Axis, decade_axis, even_axis, percentile_axis, rarest_percent, span_axis
+from broker.figures.axis import Axis, decade_axis, even_axis, percentile_axis, slowest_percent, span_axis
 from broker.figures.chart import Line, line_chart
 from broker.figures.markup import Amount, document, escaped, table, tiles
 from broker.figures.numerals import count_text, digits, duration_text, rate_text, short_text, size_text
@@ -95,13 +95,13 @@ def _distribution(results: Sequence[Result], names: Sequence[str]) -> list[str]:
         return []
     lines = [Line(name, _spread(latency), colour) for colour, name, latency in found]
     values = [us for line in lines for _, us, _ in line.points]
-    rarest = rarest_percent(max(latency.count for _, _, latency in found))
+    rarest = slowest_percent(max(latency.count for _, _, latency in found))
     x = percentile_axis("percent of the messages that are as fast or faster", rarest)
     return [line_chart("Latency by percentile", x, decade_axis("", values, duration_text), lines).figure()]
 
 
 def _spread(latency: Latency) -> list[tuple[float, float, str]]:
-    last = rarest_percent(latency.count)
+    last = slowest_percent(latency.count)
     return [(min(at, last), us, f"{at:.6g} % within {duration_text(us)}") for at, us in latency.distribution]
 
 

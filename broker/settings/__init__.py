@@ -1,4 +1,4 @@
-"""Every setting with its unit, range, default and source; the differences after a reload, and the texts of errors."""
+"""Every setting with its unit, range, default and source; the changes of a reload, and the messages for errors."""
 
 from broker.settings.settings import PREFIX, Routing, Server, Settings, limits, sections
 

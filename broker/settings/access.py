@@ -1,4 +1,4 @@
-"""The settings of users, passwords and listeners."""
+"""The settings of users, logins, TLS and HTTP."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Auth(SettingsSection):
     )
     """The login mechanisms. EXTERNAL is offered only over TLS with tls.verify = peer."""
     cert_login_from: Literal["distinguished_name", "common_name", "subject_alternative_name"] = "distinguished_name"
-    """Which field of a client's certificate names the user for EXTERNAL."""
+    """The field of a client's certificate that names the user for EXTERNAL."""
     cert_login_san_type: Literal["dns", "email", "uri", "ip", "other_name"] = "dns"
-    """Which kind of subject alternative name names the user."""
+    """The type of the subject alternative name that names the user."""
 
     @model_validator(mode="after")
     def _first_user_is_whole(self) -> Self:
-        """Refuse a first user without a password, or with a well-known one."""
+        """Refuse a first user with an empty or the well-known password."""
         if self.default_user not in ("", "guest") and "default_pass" not in self.model_fields_set:
             raise ValueError("default_user is set and default_pass is not")
         if self.begins_with_default_user and not self.default_pass.get_secret_value():
@@ -59,13 +59,13 @@ class Auth(SettingsSection):
 
     @property
     def begins_with_default_user(self) -> bool:
-        """Whether an empty data folder gets the first user, because it is configured or no one else could log in."""
-        asked = not {"default_user", "default_pass"}.isdisjoint(self.model_fields_set)
-        return bool(self.default_user) and (asked or not self.users)
+        """Whether the first user is created in an empty data folder: it is configured, or nobody else could log in."""
+        configured = not {"default_user", "default_pass"}.isdisjoint(self.model_fields_set)
+        return bool(self.default_user) and (configured or not self.users)
 
 
 class Tls(SettingsSection):
-    """The TLS listener, which needs a certificate. The broker reads the files again on SIGHUP and when they change."""
+    """The TLS listener, which needs a certificate. The broker rereads the files on SIGHUP and when they change."""
 
     port: int = number(5671, 0, 65535, "", "IANA amqps")
     """The AMQP port with TLS, on server.host; 0 takes a free port."""
@@ -94,19 +94,18 @@ class Tls(SettingsSection):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a TLS listener."""
         return bool(self.certfile)
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Refuse keys that would be silently ignored: any that differ from their default."""
-        alone = self.model_fields_set - {"handshake_timeout_ms", "reload_interval_ms"}
-        if not self.certfile and "certfile" in alone:  # the documented file with all keys uncommented
-            alone = {key for key in alone if getattr(self, key) != type(self).model_fields[key].default}
-        if not self.certfile and alone:
+        """Refuse settings that would have no effect without a certificate, and `verify` without authorities."""
+        unused = self.model_fields_set - {"handshake_timeout_ms", "reload_interval_ms"}
+        if not self.certfile and "certfile" in unused:  # as in the documented file with all keys uncommented
+            unused = {key for key in unused if getattr(self, key) != type(self).model_fields[key].default}
+        if not self.certfile and unused:
             raise ValueError("certfile is missing: without it there is no TLS")
         if self.verify == "peer" and not self.cafile:
-            raise ValueError('verify = "peer" needs cafile: nobody is trusted without')
+            raise ValueError('verify = "peer" needs cafile: without it no client is trusted')
         return self
 
 
@@ -122,10 +121,10 @@ class HttpPort(SettingsSection):
     """Whether the port uses only TLS, with the certificate of [tls]."""
 
     @property
-    def is_asked_for(self) -> bool:
-        """Whether it is configured, so that the broker does not start without it."""
-        asked = self.enabled is True or not {"host", "port", "tls"}.isdisjoint(self.model_fields_set)
-        return asked and self.enabled is not False
+    def is_required(self) -> bool:
+        """Whether the port is configured explicitly, so that the broker does not start without it."""
+        configured = self.enabled is True or not {"host", "port", "tls"}.isdisjoint(self.model_fields_set)
+        return configured and self.enabled is not False
 
 
 class Http(HttpPort):
@@ -148,7 +147,7 @@ class Http(HttpPort):
     timeout_ms: Milliseconds = number(30_000, 100, 600_000, "ms", reload=NEXT_CONNECTION)
     """How long a client can take to send a request, and to receive a piece of an answer."""
     connections_max: int = number(200, 1, 10_000, "connections", reload=AT_ONCE)
-    """How many requests of users each port answers at the same time, and how many other connections it holds."""
+    """How many requests of users each port answers at the same time, and how many other connections it keeps open."""
     session_ms: Milliseconds = number(
         28_800_000, 1000, 2_592_000_000, "ms", "RabbitMQ management.login_session_timeout", reload=AT_ONCE
     )
@@ -169,4 +168,4 @@ class Metrics(HttpPort):
     port: int = number(15692, 0, 65535, "", "RabbitMQ prometheus")
     """The port; 0 takes a free port, which the log names."""
     shared_ms: Milliseconds = number(1000, 0, 60_000, "ms", reload=AT_ONCE)
-    """How long scrapes of the same metrics share one text."""
+    """How long scrapes of the same metrics share one answer."""

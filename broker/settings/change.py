@@ -1,4 +1,4 @@
-"""Changes between the settings that a broker runs with and those that were read again."""
+"""Differences between the settings of a running broker and those that a reload has read."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ class Change:
     needs_restart: bool
 
     def row(self) -> dict[str, Any]:
-        """Return the change for the log and the command line, with the key as an operator writes it."""
         return {"key": f"{self.section}.{self.key}", "old": self.old, "new": self.new}
 
 
@@ -34,27 +33,24 @@ def changes(running: Settings, wanted: Settings) -> list[Change]:
     """Return every key that differs, in the order of the documented file."""
     found = []
     for section, _model, fields in sections():
-        # A listener cannot come or go: without a certificate before or after, no key of [tls] means anything yet.
-        whole = section == "tls" and running.tls.is_on != wanted.tls.is_on
+        # A reload neither adds nor removes the TLS listener.
+        needs_restart = section == "tls" and running.tls.is_on != wanted.tls.is_on
         for key, field in fields.items():
             old, new = getattr(getattr(running, section), key), getattr(getattr(wanted, section), key)
             if old != new:
-                found.append(Change(section, key, shown(old), shown(new), whole or not reload_of(field)))
+                found.append(Change(section, key, shown(old), shown(new), needs_restart or not reload_of(field)))
     return found
 
 
 def in_force(settings: Settings) -> dict[str, Any]:
-    """Return the keys that are set, by section, for another process: with the folder that paths are relative to.
-
-    Secrets are stars.
-    """
+    """Return the explicitly set settings without secrets, and the folder to which their paths are relative."""
     return {"folder": str(Path().absolute()), "settings": settings.model_dump(mode="json", exclude_unset=True)}
 
 
-def merged(running: Settings, wanted: Settings, taken: Iterable[Change]) -> Settings:
-    """Return the running settings with the wanted values of the changes that can be taken."""
+def merged(running: Settings, wanted: Settings, applied: Iterable[Change]) -> Settings:
+    """Return the running settings with the wanted values of the changes to apply."""
     values: dict[str, dict[str, Any]] = {}
-    for change in taken:
+    for change in applied:
         values.setdefault(change.section, {})[change.key] = getattr(getattr(wanted, change.section), change.key)
     return running.model_copy(
         update={section: getattr(running, section).model_copy(update=update) for section, update in values.items()}
@@ -62,7 +58,7 @@ def merged(running: Settings, wanted: Settings, taken: Iterable[Change]) -> Sett
 
 
 def shown(value: Any) -> Any:
-    """Return a value as the log and the command line may say it."""
+    """Return a value for the log and the command line, with secrets redacted."""
     if isinstance(value, SecretStr):
         return REDACTED
     if isinstance(value, Mapping):

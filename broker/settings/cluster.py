@@ -11,17 +11,17 @@ from pydantic import SecretStr, field_validator, model_validator
 from broker.settings.fields import Milliseconds, SettingsSection, checked_name, number, text
 
 SCHEMES: Final = ("postgresql", "postgres")
-SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # needs no quotes in SQL
+SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # an identifier that SQL accepts without quotes
 
 
 class Cluster(SettingsSection):
-    """The cluster that this broker is a node of: brokers that share one PostgreSQL. Without a URL there is none."""
+    """The cluster that this broker is a node of: brokers that share one PostgreSQL. Without a URL it is standalone."""
 
     url: SecretStr = SecretStr("")
     """The database, as postgresql://user:password@host:port/database; empty means a standalone broker. Needs the extra
     slotmq[cluster]."""
     url_file: str = text()
-    """A file that holds the URL, so that neither `ps` nor the environment shows it."""
+    """A file that contains the URL, so that neither `ps` nor the environment shows it."""
     node: str = ""
     """The name of this node. A broker does not start under the name of another running node."""
     schema_name: str = "slotmq"
@@ -33,13 +33,12 @@ class Cluster(SettingsSection):
 
     @property
     def is_on(self) -> bool:
-        """Whether the broker is a node of a cluster."""
         return bool(self.url.get_secret_value() or self.url_file)
 
     @field_validator("url")
     @classmethod
     def _is_postgresql(cls, url: SecretStr) -> SecretStr:
-        """Refuse other URLs; the reason never repeats the URL, which may contain a password."""
+        """Refuse other URLs. The error does not repeat the URL, which may contain a password."""
         value = url.get_secret_value()
         if value:
             try:

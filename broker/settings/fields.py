@@ -1,6 +1,6 @@
-"""Sections and fields of settings: each field has its unit, limits and source, and its text below it.
+"""Sections and fields of settings: each field has a unit, a range and a source, and a description below it.
 
-A running broker needs no text; `cli/config.py` reads them from the source for `slotmq config example`.
+The broker does not need the descriptions; `slotmq config example` reads them from the source (`cli/config.py`).
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ GiB: Final = 1 << 30
 
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
-# When a changed setting holds after a reload. A field without either needs a restart.
+# When a changed setting takes effect after a reload. A field without either needs a restart.
 AT_ONCE: Final = "at once"
 NEXT_CONNECTION: Final = "for new connections"
 
 
 def _in_unit(value: Any, *, unit: str) -> Any:
-    """Return a text with a unit as the number that the key's own unit has; anything else stays as it is."""
+    """Return a string with a unit as a number in the key's own unit, and any other value unchanged."""
     if not isinstance(value, str):
         return value
     try:
-        return int(value)  # also one below zero, which the limits refuse
+        return int(value)  # negative too: the range refuses it
     except ValueError:
         pass
     if unit == "bytes":
@@ -38,7 +38,7 @@ def _in_unit(value: Any, *, unit: str) -> Any:
     return duration_ms(value) if unit == "ms" else duration_ms(value, plain_ms=1000) / 1000
 
 
-# What the keys of sizes and times are: a number in the unit that ends the key's name, or a text with a unit.
+# The types of sizes and times: a number in the unit that ends the key's name, or a string with a unit.
 Size = Annotated[int, BeforeValidator(partial(_in_unit, unit="bytes"))]
 Milliseconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="ms"))]
 Seconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="s"))]
@@ -52,18 +52,18 @@ def checked_name(name: str) -> str:
 
 
 def number(default: float, low: float, high: float, unit: str = "", source: str = "", *, reload: str = "") -> Any:
-    """Return the field of a limit. Units: as `unit` says; the name of the key ends with it."""
+    """Return a numeric field with a range. Units: `unit`, with which the name of the key ends."""
     extra: dict[str, Any] = {"unit": unit, "source": source, "reload": reload}
     return Field(default=default, ge=low, le=high, json_schema_extra=extra)
 
 
 def text(default: str = "", *, least: int = 0, most: int = 4096, reload: str = "") -> Any:
-    """Return the field of a string. Units: `least` and `most` are characters."""
+    """Return a string field. Units: `least` and `most` are characters."""
     return setting(default, reload=reload, min_length=least, max_length=most)
 
 
 def setting(default: Any, *, reload: str = "", **limits: Any) -> Any:
-    """Return the field of another value; `limits` are pydantic's."""
+    """Return a field of any type; `limits` are pydantic's constraints."""
     return Field(default=default, json_schema_extra={"reload": reload}, **limits)
 
 
@@ -74,6 +74,6 @@ def reload_of(field: FieldInfo) -> str:
 
 
 class SettingsSection(BaseModel):
-    """One table of the file. Invariant: no key that the model does not know, and no change after it was read."""
+    """One table of the settings file. Invariant: unknown keys are refused, and an instance does not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)

@@ -23,8 +23,8 @@ class Mqtt(SettingsSection):
     tls_port: int = number(8883, 0, 65535, "", "IANA secure-mqtt")
     """The port with TLS, if tls.certfile is set; 0 takes a free port."""
     exchange: str = text("amq.topic", least=1, most=255)
-    """The exchange for topics. Any other than amq.topic is created where it is missing, with x-topic-dialect: mqtt, and
-    keeps topics unchanged."""
+    """The exchange for topics. Any other than amq.topic is created if missing, with x-topic-dialect: mqtt, and leaves
+    topics unchanged."""
     vhost: str = text(most=255)
     """The vhost of clients whose user name has none, vhost:user; empty means auth.default_vhost."""
     port_to_vhost: dict[int, VhostName] = {}
@@ -37,18 +37,17 @@ class Mqtt(SettingsSection):
     session_expiry_max_s: Seconds = number(
         86_400, 1, 315_360_000, "s", "RabbitMQ mqtt.max_session_expiry_interval_seconds"
     )
-    """How long a session can last without a connection. A lasting session of MQTT 3.1.1 lasts that long."""
+    """How long a session can last without a connection. A session of MQTT 3.1.1 that is not clean lasts that long."""
     packet_max_bytes: Size = number(
         16 * MiB, 4 * KiB, 256 * MiB, "bytes", "RabbitMQ mqtt.max_packet_size_authenticated"
     )
     """The largest packet of a client that has logged in; before that it is 4 KiB."""
-
     retained_max: int = number(100_000, 0, 10_000_000, "messages", "RabbitMQ, rabbit_mqtt_retained_msg_store")
     """How many messages a vhost retains. A client that retains one more is disconnected."""
     retained_max_bytes: Size = number(1 * GiB, 0, 1024 * GiB, "bytes", "RabbitMQ, rabbit_mqtt_retained_msg_store")
-    """The size of all messages that a vhost retains."""
+    """The total size of the messages that a vhost retains."""
 
     def ports(self, *, tls: bool, plain: bool) -> dict[str, int]:
-        """Return the numbers of the ports that are opened with or without TLS, by setting."""
+        """Return the ports to open, by the names of their settings."""
         wanted = {"mqtt.port": self.port} if plain else {}
         return {**wanted, **({"mqtt.tls_port": self.tls_port} if tls else {})} if self.enabled else {}

@@ -1,4 +1,4 @@
-"""The settings of an overlay: which brokers of it this process holds, and who their neighbours are."""
+"""The settings of an overlay: the brokers of this process and their neighbours."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ SCHEMES: Final = ("amqp", "amqps")
 class Neighbour(SettingsSection):
     """A broker of a neighbouring tree node.
 
-    Shapes: without a URL it is a broker of this process, or one that connects to this one.
+    Shapes: without a URL, it is a broker of this process, or it connects to this one.
     """
 
     node: str
@@ -25,22 +25,21 @@ class Neighbour(SettingsSection):
     """Its name."""
     url: SecretStr = SecretStr("")
     """Where it listens, as amqp://user:password@host:port, or amqps:// with TLS; empty means that it connects to this
-    broker, or that this process holds it."""
+    broker, or is in this process."""
     password_file: str = text()
-    """A file that holds the password, instead of the URL."""
+    """A file that contains the password, instead of the URL."""
     cafile: str = text()
     """The only authorities that are trusted to sign its certificate, in PEM; empty means the system's."""
-
     subscriptions: Literal["all", "none"] = "all"
-    """Whether patterns travel over the link: with none each end sends every message of an exchange that has any binding
-    behind the other end, which filters. Both ends, and all brokers of the tree node, alike."""
+    """Whether binding patterns are sent over the link. With none, each end sends all messages of an exchange that has a
+    binding beyond the other end, which filters them. Both ends and all brokers of a tree node need the same value."""
 
     _names = field_validator("node", "broker")(checked_name)
 
     @field_validator("url")
     @classmethod
     def _is_amqp(cls, url: SecretStr) -> SecretStr:
-        """Refuse a URL of something else; the reason never repeats the URL, which may hold a password."""
+        """Refuse other URLs. The error does not repeat the URL, which may contain a password."""
         value = url.get_secret_value()
         if value:
             try:
@@ -62,22 +61,22 @@ class Neighbour(SettingsSection):
 
 
 class OverlayBroker(SettingsSection):
-    """A broker of the overlay that this process holds."""
+    """A broker of the overlay in this process."""
 
     broker: str
     """Its name, which no other broker of the overlay has."""
     node: str
-    """Its tree node. Brokers of a tree node share the load, and replace each other."""
+    """Its tree node. The brokers of a tree node share the load and replace each other."""
     leaf: bool = False
     """Whether clients of this process publish and subscribe through it."""
     neighbours: tuple[Neighbour, ...] = Field(min_length=1)
-    """The brokers of the neighbouring tree nodes, all of them."""
+    """All brokers of the neighbouring tree nodes."""
 
     _names = field_validator("node", "broker")(checked_name)
 
     @model_validator(mode="after")
-    def _has_its_place(self) -> Self:
-        """Refuse a broker that is its own neighbour, and a leaf between others."""
+    def _fits_its_neighbours(self) -> Self:
+        """Refuse a broker next to itself or its own tree node, and a leaf with several neighbouring tree nodes."""
         for name, times in Counter(neighbour.broker for neighbour in self.neighbours).items():
             if name == self.broker:
                 raise ValueError(f"{name} cannot be its own neighbour")
@@ -101,15 +100,15 @@ class Overlay(SettingsSection):
     """
 
     exchanges: tuple[str, ...] = ()
-    """The exchanges that take part, the same at all leaves: names in which * matches any characters, each with a vhost
-    and a colon in front if it is not the default vhost."""
+    """The exchanges that take part, the same at all leaves: names in which * matches any characters, each preceded by
+    a vhost and a colon unless it is in the default vhost."""
     aggregation: Literal["none", "identical", "covering"] = "covering"
-    """Which subscriptions are forwarded: none means each of them, identical each pattern once, covering only patterns
-    that no other one covers. Brokers of an overlay can differ."""
+    """Which subscriptions are forwarded: with none all of them, with identical each pattern once, with covering only
+    patterns that no other one covers. Brokers of an overlay can differ."""
     patterns_max: int = number(100_000, 1, 10_000_000, "patterns")
     """How many patterns of an exchange are forwarded to a neighbour; with more it gets every message."""
     max_bytes: Size = number(10 * GiB, 64 * KiB, 1024 * 1024 * GiB, "bytes")
-    """How much of an exchange is kept for absent leaves, which lose older messages, with a warning."""
+    """The size of messages that an exchange keeps for absent leaves; beyond it they lose the oldest, with a warning."""
     max_age_ms: Milliseconds = number(604_800_000, 1000, 31_536_000_000, "ms")
     """How long messages are kept for absent leaves."""
     silence_ms: Milliseconds = number(100, 10, 60_000, "ms")
@@ -122,22 +121,21 @@ class Overlay(SettingsSection):
 
     @property
     def is_on(self) -> bool:
-        """Whether this process takes part."""
         return bool(self.node)
 
     @field_validator("exchanges")
     @classmethod
-    def _say_something(cls, exchanges: tuple[str, ...]) -> tuple[str, ...]:
+    def _are_named(cls, exchanges: tuple[str, ...]) -> tuple[str, ...]:
         if not all(exchanges):
             raise ValueError("should not have an empty name: the default exchange takes no part")
         return exchanges
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        """Refuse brokers that could not be linked as they are described."""
-        held = {broker.broker: broker for broker in self.node}
-        if len(held) < len(self.node):
-            raise ValueError("two brokers of node have one name")
+        """Refuse brokers whose descriptions contradict each other."""
+        own = {broker.broker: broker for broker in self.node}
+        if len(own) < len(self.node):
+            raise ValueError("two brokers of node have the same name")
         leaves = [broker for broker in self.node if broker.leaf]
         if len(leaves) > 1:
             raise ValueError(f"a process can have one leaf, not {len(leaves)}")
@@ -152,7 +150,7 @@ class Overlay(SettingsSection):
             for neighbour in broker.neighbours:
                 if nodes.setdefault(neighbour.broker, neighbour.node) != neighbour.node:
                     raise ValueError(f"the broker {neighbour.broker} is in two tree nodes")
-                other = held.get(neighbour.broker)
+                other = own.get(neighbour.broker)
                 if other is not None:
                     self._check_inner_link(broker, neighbour, other)
         return self

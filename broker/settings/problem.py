@@ -1,4 +1,4 @@
-"""Problems of settings as text, one line each: the key, and its range or the nearest known key."""
+"""Error messages for settings, one line each: the key, and its range or the nearest known key."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pydantic import BaseModel
 
 from broker.settings.settings import PREFIX, Settings, limits, sections
 
-Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # its name for a key, and its values
+Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # a function that names a key in it, and its values
 Path = tuple[str | int, ...]
 
-WORDS: Final = {
+MEANINGS: Final = {
     "int": "should be a whole number",
     "float": "should be a number",
     "bool": "should be true or false",
@@ -23,36 +23,36 @@ WORDS: Final = {
     "path": "should be a path",
     "missing": "is missing",
 }
-"""Prefixes of the types of pydantic's errors, with their meaning for an operator."""
+"""What the types of pydantic's errors, or the prefixes of types, mean for an operator."""
 
 
 def problem_lines(faults: Sequence[Any], layers: Sequence[Layer] = ()) -> list[str]:
-    """Return one line for each key at fault, naming the topmost layer that has the key, or the table that lacks it."""
+    """Return one line for each invalid key, named as in the topmost layer that has it, or has the table without it."""
     by_path: dict[Path, list[Any]] = {}
     for fault in faults:
         by_path.setdefault(_path(fault), []).append(fault)
     inner = {path[:length] for path in by_path for length in range(1, len(path))}
     found = []
-    for path, said in by_path.items():
-        if path in inner and all(fault["type"] in ("too_short", "missing") for fault in said):
-            continue  # an entry was skipped because of its own fault
-        found.append(_line(path, said, layers))
+    for path, of_key in by_path.items():
+        if path in inner and all(fault["type"] in ("too_short", "missing") for fault in of_key):
+            continue  # pydantic has left out an entry that has a fault of its own
+        found.append(_line(path, of_key, layers))
     return found
 
 
 def _line(path: Path, faults: Sequence[Any], layers: Sequence[Layer]) -> str:
     where = _where(path, layers)
     if faults[0]["type"] == "extra_forbidden":
-        return f"{where}: unknown key{_meant(path)}"
-    said = " or ".join(dict.fromkeys(_words(fault) for fault in faults)).replace(" or should be ", " or ")
-    said = said.replace("' or true", "', true")
-    if not path:  # settings of two sections that contradict each other; the text names them
-        return said
-    return f"{where}: {said}{_range(path)}"
+        return f"{where}: unknown key{_suggestion(path)}"
+    text = " or ".join(dict.fromkeys(map(_message, faults))).replace(" or should be ", " or ")
+    text = text.replace("' or true", "', true")
+    if not path:  # two sections contradict each other; the text names the keys
+        return text
+    return f"{where}: {text}{_range(path)}"
 
 
 def _path(fault: Any) -> Path:
-    """Return the place of a fault without pydantic's additions: the alternatives of a union type."""
+    """Return the path of a fault without what pydantic adds to it: the alternatives of a union type."""
     path: Path = ()
     model: Any = Settings
     for part in fault["loc"]:
@@ -69,23 +69,23 @@ def _path(fault: Any) -> Path:
     return path
 
 
-def _words(fault: Any) -> str:
+def _message(fault: Any) -> str:
     kind, context = fault["type"], fault.get("ctx", {})
     if kind == "literal_error":
         return f"should be {context['expected']}"
     if kind in ("string_too_short", "too_short") and context.get("min_length") == 1:
         return "should not be empty"
-    said = WORDS.get(kind) or ("" if "_too_" in kind else WORDS.get(kind.partition("_")[0], ""))
-    if not said:
+    text = MEANINGS.get(kind) or ("" if "_too_" in kind else MEANINGS.get(kind.partition("_")[0], ""))
+    if not text:
         start = next((one for one in ("Value error, ", "Input ", "String ") if fault["msg"].startswith(one)), "")
-        said = fault["msg"].removeprefix(start)  # our own text follows the prefix
-    return f"{said[0].lower()}{said[1:]}" if fault["loc"] else str(said)
+        text = fault["msg"].removeprefix(start)
+    return f"{text[0].lower()}{text[1:]}" if fault["loc"] else str(text)
 
 
 def _where(path: Path, layers: Sequence[Layer]) -> str:
-    """Return the key's name in the topmost layer that has it, or else most of its tables.
+    """Return the name of a key in the topmost layer that has it, or has most of its tables.
 
-    A list comes from one layer as a whole.
+    A list is set by one layer as a whole.
     """
     for length in range(_list_at(path), 0, -1):
         for name, layer in reversed(layers):
@@ -99,7 +99,7 @@ def _list_at(path: Path) -> int:
 
 
 def _name(path: Path, name: Callable[[str], str] = str) -> str:
-    """Return the name of a key; the entries of a list are counted from 1."""
+    """Return the name of a key; list entries are counted from 1."""
     first = _list_at(path)
     rest = "".join(f"[#{part + 1}]" if isinstance(part, int) else f".{part}" for part in path[first:])
     return name(".".join(map(str, path[:first]))) + rest
@@ -113,8 +113,8 @@ def _has(layer: Any, path: Path) -> bool:
     return True
 
 
-def _meant(path: Path) -> str:
-    """Return the question whether a known key was meant by an unknown one."""
+def _suggestion(path: Path) -> str:
+    """Return "did you mean" with the most similar known key; empty without one."""
     model: Any = Settings
     for part in path[:-1]:
         model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
@@ -138,20 +138,20 @@ def _range(path: Path) -> str:
 
 
 def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
-    """Return the question whether a known name was meant, empty if none is similar. If only the key is given, and
-    several sections have it, the first in the file is suggested: an unqualified port is that of [server].
+    """Return "did you mean" with the most similar known name; empty without one. For a key without a section, the first
+    section in the file is suggested: a port is that of [server].
     """
     given_section, _, given_key = name.removeprefix(PREFIX).rpartition(delimiter)
     names = {other.removeprefix(PREFIX): other for other in known}
     found = [other for other in names if _letters(other) == _letters(given_section + given_key)]  # SLOTMQ_SERVER_PORT
     if not found:
-        from difflib import get_close_matches  # noqa: PLC0415 - settings without a mistake need none
+        from difflib import get_close_matches  # noqa: PLC0415 - only needed after a mistake
 
         keys = {other: other.rpartition(delimiter)[2] for other in names}
         close = get_close_matches(given_key, list(keys.values()), n=1, cutoff=1.0 if given_section else 0.7)
         found = [other for other, key in keys.items() if key in close or given_key.endswith(f"_{key}")]
         cutoff = 0.8 if found else 0.4 if given_section else 0.6
-        within = [other for other in names if other.startswith(given_section + delimiter)]  # a section that exists
+        within = [other for other in names if other.startswith(given_section + delimiter)]  # if the section exists
         whole = get_close_matches(given_section + delimiter + given_key, within or list(names), n=1, cutoff=cutoff)
         found = whole if given_section and whole else found or whole
     return f"; did you mean {names[found[0]]}?" if found else ""

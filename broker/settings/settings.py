@@ -1,7 +1,7 @@
-"""Settings: every limit of the broker with its default, its range, its unit and where the number comes from.
+"""The models of all settings: each field has a default, a range, a unit and the source of its default.
 
-`config/slotmq.toml` is written from these models (`slotmq config example`), so it cannot say anything else. The
-layers (file, environment, flags) are laid over each other in cli/settings_layers.
+`slotmq config example` generates `config/slotmq.toml` from these models. `cli/settings_layers.py` merges the layers:
+file, environment and flags.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ class Server(SettingsSection):
     @field_validator("data_dir", mode="before")
     @classmethod
     def _is_named(cls, value: Any) -> Any:
-        """Refuse an empty path, which would mean the working folder: usually an empty variable of a script."""
+        """Refuse an empty path, usually from an unset variable of a script: it would mean the working folder."""
         if value == "":
-            raise ValueError("should name a folder; the folder of start is .")
+            raise ValueError("should name a folder; the working folder is .")
         return value
 
     load_definitions: str = text()
@@ -69,21 +69,21 @@ class Server(SettingsSection):
     handshake_timeout_ms: Milliseconds = number(
         10_000, 100, 600_000, "ms", "RabbitMQ handshake_timeout", reload=NEXT_CONNECTION
     )
-    """How long a client may take to open its connection."""
+    """How long a client can take to open its connection."""
     drain_timeout_ms: Milliseconds = number(5_000, 0, 9_000, "ms", reload=AT_ONCE)
     """How long a stopping broker waits for clients to answer connection.close."""
 
 
 class Amqp(SettingsSection):
-    """The limits of a client: negotiated values and sizes."""
+    """The limits of AMQP clients: negotiated values, sizes and timeouts."""
 
     product: Literal["SlotMQ", "RabbitMQ"] = setting("SlotMQ", reload=NEXT_CONNECTION)
-    """The product name that clients get. With RabbitMQ they also get version and platform of RabbitMQ 3.10, for clients
-    that require it; kombu then sets the prefetch of whole channels."""
+    """The product name sent to clients. With RabbitMQ, the version and platform are those of RabbitMQ 3.10, for clients
+    that require them; kombu then sets the prefetch of whole channels."""
     frame_max_bytes: Size = number(
         131_072, 4096, 16 * MiB, "bytes", "AMQP 0-9-1 section 4.2.3, RabbitMQ frame_max", reload=NEXT_CONNECTION
     )
-    """The largest frame; a client can ask for less, down to frame_min_bytes."""
+    """The largest frame; a client can negotiate a smaller one, down to frame_min_bytes."""
     initial_frame_max_bytes: Size = number(
         8192, 4096, MiB, "bytes", "RabbitMQ initial_frame_max", reload=NEXT_CONNECTION
     )
@@ -101,12 +101,12 @@ class Amqp(SettingsSection):
     tx_max_bytes: Size = number(64 * MiB, 64 * KiB, GiB, "bytes", reload=NEXT_CONNECTION)
     """How much memory a transaction can use before it is committed."""
     frame_min_bytes: Size = number(4096, 4096, 131_072, "bytes", "AMQP 0-9-1 section 4.2.3", reload=NEXT_CONNECTION)
-    """The smallest frame_max that a client can ask for. RabbitMQ requires 8192 from 4.1 on; amqplib asks for 4096."""
+    """The smallest frame_max that a client can negotiate. RabbitMQ requires 8192 from 4.1 on; amqplib proposes 4096."""
     consumer_timeout_ms: Milliseconds = number(0, 0, 86_400_000, "ms", "RabbitMQ consumer_timeout", reload=AT_ONCE)
     """How long a delivery can stay unacked before its channel is closed; 0 means no limit."""
     keep_poisoned: bool = setting(False, reload=AT_ONCE)
     """Whether a message that exceeds the delivery limit of a queue without a dead letter exchange goes to the queue
-    NAME.poisoned instead of being dropped. A policy with keep-poisoned decides it for its queues."""
+    NAME.poisoned instead of being dropped. A policy with keep-poisoned overrides this for its queues."""
     table_depth_max: int = number(16, 1, 64, "levels", reload=NEXT_CONNECTION)
     """How deep tables and arrays can be nested."""
     table_entries_max: int = number(4096, 1, 1_000_000, "entries", reload=NEXT_CONNECTION)
@@ -114,7 +114,7 @@ class Amqp(SettingsSection):
 
 
 class Limits(SettingsSection):
-    """The limits on objects. Beyond a limit clients get RabbitMQ's code and text."""
+    """The limits on objects. Beyond a limit, clients get RabbitMQ's error code and text."""
 
     vhosts_max: int = number(1000, 1, 100_000, "vhosts", "RabbitMQ vhost_max", reload=AT_ONCE)
     """How many vhosts the broker can have."""
@@ -156,7 +156,7 @@ class Routing(SettingsSection):
 
 
 class Flow(SettingsSection):
-    """The shares of the broker's time for clients and work."""
+    """Budgets for input and output, and intervals of checks."""
 
     read_budget_bytes: Size = number(128 * KiB, 4 * KiB, 64 * MiB, "bytes")
     """How much input of all connections the broker handles before it delivers again. Octets of body frames of at least
@@ -182,7 +182,7 @@ class Log(SettingsSection):
 
 
 class Settings(BaseModel):
-    """All settings. `Settings(server={"port": 0})` takes nothing from the environment; `load` does."""
+    """All settings. The constructor does not read the environment; `cli/settings_layers.py` does."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, hide_input_in_errors=True)
 
@@ -207,7 +207,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _can_listen(self) -> Self:
-        """Refuse what would only come out at the start, or silently without TLS."""
+        """Refuse TLS without a certificate, and two listeners on one port."""
         for name, port in (("http", self.http), ("metrics", self.metrics)):
             if port.tls and not self.tls.is_on and port.enabled is not False:
                 raise ValueError(f"{name}.tls needs tls.certfile")
@@ -218,8 +218,8 @@ class Settings(BaseModel):
         return self
 
     @model_validator(mode="after")
-    def _is_in_one_place(self) -> Self:
-        """Refuse a cluster node in an overlay, because streams need the broker's own log."""
+    def _has_no_conflict(self) -> Self:
+        """Refuse a cluster node with overlay brokers or ØMQ endpoints: streams need the broker's own log."""
         if self.cluster.is_on and self.overlay.is_on:
             raise ValueError("a node of a cluster cannot take part in an overlay: set cluster or overlay.node")
         if self.cluster.is_on and self.zmq.is_on:
@@ -236,7 +236,7 @@ class Settings(BaseModel):
         return self
 
     def ports(self) -> Iterator[tuple[str, str, int, bool]]:
-        """Yield what the broker listens on: the setting, the host, the port, and whether it does not start without."""
+        """Yield for each listener its setting, host and port, and whether the broker does not start without it."""
         server, tls = self.server, self.tls
         if not tls.only:
             yield "server.port", server.host, server.port, True
@@ -246,10 +246,9 @@ class Settings(BaseModel):
             yield key, self.mqtt.host or server.host, wanted, True
         for name, port in (("http", self.http), ("metrics", self.metrics)):
             if port.enabled is not False:
-                yield f"{name}.port", self.host_of(port), port.port, port.is_asked_for
+                yield f"{name}.port", self.host_of(port), port.port, port.is_required
 
     def host_of(self, port: HttpPort) -> str:
-        """Return the address of a port for HTTP."""
         return port.host or self.server.host
 
 
@@ -262,7 +261,7 @@ def sections() -> Iterator[tuple[str, type[SettingsSection], Mapping[str, FieldI
 
 
 def limits(field: FieldInfo) -> tuple[Any, Any]:
-    """Return the least and the greatest value of a number."""
+    """Return the range of a numeric field."""
     low = next(part.ge for part in field.metadata if hasattr(part, "ge"))
     high = next(part.le for part in field.metadata if hasattr(part, "le"))
     return low, high

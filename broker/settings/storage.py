@@ -1,4 +1,4 @@
-"""The settings of what is kept and where: slots, the store, the slot files of taps, memory."""
+"""The settings of storage: slots, the store, the slot files of taps, and memory."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from broker.settings.fields import AT_ONCE, GiB, KiB, MiB, Milliseconds, Setting
 
 
 class Slots(SettingsSection):
-    """When a queue's open slot is sealed, and how many workers deliver."""
+    """When a queue's open slot is sealed, and how many workers deliver messages."""
 
     window_messages: int = number(1000, 1, 65_536, "messages", "WSO2 slots")
     """A slot is sealed at this number of messages"""
@@ -42,17 +42,16 @@ class Store(SettingsSection):
 
     @property
     def quarantines(self) -> bool:
-        """Whether the broker continues without what is damaged or missing."""
         return self.on_corruption == "quarantine"
 
 
 class TapSettings(SettingsSection):
-    """When taps write slot files, and how much a tap without caps of its own keeps."""
+    """When taps write slot files, and how much a tap without its own caps keeps."""
 
     window_messages: int = number(50_000, 1, 65_536, "messages", reload=AT_ONCE)
     """A tap writes a slot file at this number of messages"""
     window_bytes: Size = number(16 * MiB, 4 * KiB, GiB, "bytes", reload=AT_ONCE)
-    """... or at this size; a file is hardly larger"""
+    """... or at this size, which a file hardly exceeds"""
     window_ms: Milliseconds = number(5_000, 100, 3_600_000, "ms", reload=AT_ONCE)
     """... or when the oldest message has waited this long."""
     window_max_ms: Milliseconds = number(60_000, 100, 3_600_000, "ms", reload=AT_ONCE)
@@ -65,10 +64,10 @@ class TapSettings(SettingsSection):
     snapshot_ms: Milliseconds = number(3_600_000, 1000, 86_400_000, "ms", reload=AT_ONCE)
     """How long a snapshot of a queue exists; at most until the next start."""
     snapshots_user_max: int = number(4, 1, 64, "snapshots", reload=AT_ONCE)
-    """How many snapshots a user has; one more replaces the user's oldest"""
+    """How many snapshots a user can have; another one replaces the user's oldest"""
     snapshots_disk_ratio: float = number(0.2, 0.0, 1.0, "part", reload=AT_ONCE)
-    """... and the share of the disk for the snapshots of all users; those of one user take no more than they leave to
-    others."""
+    """... and the share of the disk for the snapshots of all users. A user's snapshots take at most as much of it as
+    they leave free."""
     cursors_user_max: int = number(100, 0, 1000, "cursors", reload=AT_ONCE)
     """How many cursors of taps a user can create over HTTP."""
 
@@ -81,4 +80,4 @@ class Memory(SettingsSection):
     alarm_ratio: float = number(0.4, 0.01, 1.0, "part", "RabbitMQ vm_memory_high_watermark", reload=AT_ONCE)
     """Publishers are blocked while the process uses more than this share of the machine's memory."""
     alarm_bytes: Size = number(0, 0, 1024 * GiB, "bytes", reload=AT_ONCE)
-    """The same as a number of bytes; 0 means that alarm_ratio applies."""
+    """The limit of the memory alarm in bytes; 0 means that alarm_ratio applies."""

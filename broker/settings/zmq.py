@@ -1,4 +1,4 @@
-"""The settings of the ØMQ bridge: at which endpoints programs with PUB and SUB sockets meet which exchanges."""
+"""The settings of the ØMQ bridges, which connect programs with PUB and SUB sockets to exchanges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ENDPOINT: Final = re.compile(r"tcp://\S+:(\d{1,5}|\*)|ipc://\S+")
 
 
 class ZmqEndpoint(SettingsSection):
-    """One ØMQ socket and the exchange that it meets."""
+    """One ØMQ socket and its exchange."""
 
     endpoint: str
     """The ØMQ endpoint, such as tcp://127.0.0.1:5556 or ipc:///run/stocks."""
@@ -24,16 +24,16 @@ class ZmqEndpoint(SettingsSection):
     vhost: str = text(most=255)
     """Its vhost; empty means auth.default_vhost."""
     user: str = text(most=255)
-    """Whose rights the bridge has; empty means auth.default_user."""
+    """The user whose permissions the bridge has; empty means auth.default_user."""
     trailing_dot: bool = True
     """Whether the topic frame is the routing key followed by a dot, so that the prefix a.b. means a.b.#; without it, a
     prefix a.b also gets a.bc from ØMQ."""
     properties: bool = False
     """Whether a third frame has the properties of the message, as JSON."""
     high_water_messages: int = number(1000, 1, 10_000_000, "messages", "ZMQ_SNDHWM, ZMQ_RCVHWM")
-    """How many messages ØMQ keeps for a peer that is slow."""
+    """How many messages ØMQ queues for a slow peer."""
     subscriptions_max: int = number(10_000, 1, 1_000_000, "subscriptions", "Design of PUB/SUB subsystem in ZeroMQ")
-    """How many different subscriptions are passed on; with more the bridge asks for everything."""
+    """How many different subscriptions the bridge forwards; with more it subscribes to everything."""
 
     @field_validator("endpoint")
     @classmethod
@@ -47,7 +47,8 @@ class ZmqPublish(ZmqEndpoint):
     """An XPUB socket: ØMQ subscribers get messages of the exchange."""
 
     slow: Literal["drop", "wait"] = "drop"
-    """What a subscriber that does not read causes: ØMQ drops messages for it alone, or all wait for it."""
+    """What a subscriber that does not read causes: drop means that ØMQ drops its messages, wait that all subscribers
+    wait."""
     queue_max_messages: int = number(100_000, 1, 100_000_000, "messages")
     """How many messages can wait in the queue of the bridge; the oldest are dropped."""
 
@@ -73,7 +74,6 @@ class Zmq(SettingsSection):
 
     @property
     def is_on(self) -> bool:
-        """Whether there is an endpoint."""
         return bool(self.publish or self.subscribe)
 
     @model_validator(mode="after")

@@ -110,7 +110,7 @@ def test_a_drain_of_rabbitmq_that_stops_at_any_step_loses_and_repeats_nothing(
     kind: str, broker_process: BrokerProcess, rabbitmq: tuple[BrokerAddress, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """RabbitMQ returns what was in flight at the end of the connection, and the target drops what it has."""
-    monkeypatch.setattr(link, "TOGETHER_BYTES", 0)  # a stop finds some of a batch at the target
+    monkeypatch.setattr(link, "FLUSH_BYTES", 0)  # a stop finds some of a batch at the target
     here, _ = rabbitmq
     there = broker_process.start().address
     addresses = AmqpAddress.parse(here.url), AmqpAddress.parse(there.url)
@@ -136,7 +136,7 @@ def test_a_drain_of_rabbitmq_that_stops_at_any_step_loses_and_repeats_nothing(
             for number in range(FEW):
                 publisher.basic_publish("", kind, b"%d" % number, pika.BasicProperties(delivery_mode=2))
             try:
-                asyncio.run(Drain(*addresses, kind, batch_messages=2, passed=Killer(at)).run())
+                asyncio.run(Drain(*addresses, kind, batch_messages=2, step_done=Killer(at)).run())
                 stopped = False
             except Stopped:
                 wait_until(goes_on, "the moment in which RabbitMQ notices the end of the first run")

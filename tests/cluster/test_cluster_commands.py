@@ -139,7 +139,7 @@ def test_a_dead_node_is_counted_out_by_command(nodes: Nodes, capsys: pytest.Capt
         return {row["node"] for row in json.loads(said(capsys, folder, "cluster", "nodes", "--json"))}
 
     wait_until(lambda: names() == {"a", "b"}, "a sees b")
-    assert "node 'b' lives" in said(capsys, folder, "cluster", "leave", "b", code=1)
+    assert "node 'b' is alive" in said(capsys, folder, "cluster", "leave", "b", code=1)
     nodes.by_name["b"].kill()
     main(["cluster", "leave", "b", "--data-dir", str(folder)])
     capsys.readouterr()  # a may have counted b out by itself meanwhile: the lease of these nodes is short

@@ -339,7 +339,7 @@ async def test_a_stop_in_the_middle(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     asyncio.get_running_loop().set_exception_handler(lambda _loop, context: complaints.append(context["message"]))
     target = tmp_path / "backup"
     disk = SlowDisk(target)
-    monkeypatch.setattr("broker.administration.backups.REPEAT_S", 0.01)
+    monkeypatch.setattr("broker.administration.backups.PROGRESS_REPEAT_S", 0.01)
     heard: asyncio.Queue[str] = asyncio.Queue()
     async with running_broker(tmp_path / "data", disk) as broker:
         backups = Backups(broker.data.folder, broker.administration, broker.taps)

@@ -55,7 +55,7 @@ async def work_on(request: Request) -> Any:
     """Work until the client has received enough."""
     request.asker.write_progress({"begun": True})
     for _ in range(1_000_000):
-        if request.asker.enough():
+        if request.asker.interrupted():
             return "stopped"
         await asyncio.sleep(0)
     return "came to the end"

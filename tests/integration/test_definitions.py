@@ -11,7 +11,7 @@ import aio_pika
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration import definitions_import
+from broker.administration import definitions_import, topology_entry
 from broker.amqp.errors import ChannelError
 from broker.cli.control_client import Unanswered, ask
 from broker.core.definitions.reading import BadDefinitions
@@ -306,7 +306,7 @@ async def test_refusal_at_any_step_in_earnest_is_undone(tmp_path: Path, monkeypa
 
         return or_refuse
 
-    monkeypatch.setattr(definitions_import, "_declare", counted(definitions_import._declare))
+    monkeypatch.setattr(definitions_import, "declare", counted(topology_entry.declare))
     topology: dict[str, Any] = {part: EXPORTED[part] for part in ("exchanges", "queues", "bindings")}
     steps = sum(map(len, topology.values()))
     elsewhere = {part: [row | {"vhost": "/"} for row in rows] for part, rows in topology.items()}
@@ -386,14 +386,14 @@ async def test_entries_that_others_have_to_decide_are_proposed_together(
         assert journal.most == 50
         before = await told(broker, "export_definitions")
         refused = {"queues": [{"name": "x", "vhost": "m"}, {"name": "odd", "vhost": "m"}]}
-        declare = definitions_import._declare
+        declare = topology_entry.declare
 
         def refuse(vhost: Vhost, entry: Any) -> bool:
             if vhost is broker.vhosts["m"] and entry.name == "odd":
                 raise ChannelError(406, "no more")
             return declare(vhost, entry)
 
-        monkeypatch.setattr(definitions_import, "_declare", refuse)
+        monkeypatch.setattr(definitions_import, "declare", refuse)
         with pytest.raises(Unanswered, match="no more"):
             await take(broker, refused)
         assert await told(broker, "export_definitions") == before

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from broker.administration import definitions, definitions_import, rehearsal, slices
+from broker.administration import definitions, definitions_import, import_tally, rehearsal, slices
 from broker.administration.definitions import LocalDefinitions
 from broker.administration.definitions_import import ENTRIES_AT_ONCE
 from broker.administration.slices import STEPS_AT_ONCE
@@ -85,15 +85,15 @@ async def test_a_turn_touches_a_slice_of_a_long_document(tmp_path: Path, monkeyp
     """An import reads, compares, copies, writes and declares so much in a turn; an export makes as few rows."""
     touches = Touches(monkeypatch)
     for module, name in (
-        (json_text, "_member"), (reading, "Fields"), (definitions_import, "_is_there"), (rehearsal, "_copy_queue"),
-        (document, "row_of"), (definitions_import, "_declare"), (export, "queue_type"),
+        (json_text, "_member"), (reading, "Fields"), (definitions_import, "is_declared"), (rehearsal, "_copy_queue"),
+        (document, "row_of"), (definitions_import, "declare"), (export, "queue_type"),
     ):  # fmt: skip
         touches.watch(module, name)
     async with running_broker(tmp_path) as broker, client_of(broker) as channel:
         async with touches.counting():
             await told(broker, "import_definitions", definitions=DOCUMENT)
-        assert touches.all["_is_there"] == OBJECTS
-        assert touches.all["_declare"] == 2 * OBJECTS  # in the copies, and in earnest
+        assert touches.all["is_declared"] == OBJECTS
+        assert touches.all["declare"] == 2 * OBJECTS  # in the copies, and in earnest
         assert min(touches.all["_member"], touches.all["Fields"]) >= OBJECTS
         assert touches.all["_copy_queue"] == 0
         assert touches.all["row_of"] >= OBJECTS
@@ -118,7 +118,7 @@ async def test_a_turn_touches_a_slice_of_many_users_and_policies(
     touches = Touches(monkeypatch)
     for module, name in (
         (definitions, "user_of"), (definitions, "same_row"), (definitions, "operator_row"),
-        (definitions_import, "row_of"), (definitions_import, "user_of"), (definitions_import, "same_row"),
+        (definitions_import, "row_of"), (definitions_import, "user_of"), (import_tally, "same_row"),
     ):  # fmt: skip
         touches.watch(module, name)
     document: dict[str, list[dict[str, object]]] = {

@@ -330,7 +330,7 @@ def test_sighup_reads_the_files_again(authority: trustme.CA, files: dict[str, st
         ("garbage", "slotmq: tls.certfile {folder}/key.pem, tls.keyfile {folder}/key.pem: "),
         ("mismatch", "slotmq: tls.certfile {folder}/cert.pem, tls.keyfile {folder}/other.pem: key values mismatch"),
         ("authority", "slotmq: tls.cafile {folder}/key.pem: "),
-        ("no authority", 'slotmq: tls: verify = "peer" needs cafile: nobody is trusted without'),
+        ("no authority", 'slotmq: tls: verify = "peer" needs cafile: without it no client is trusted'),
         ("port", "slotmq: port {port} on 127.0.0.1 is in use; another one: tls.port"),
     ],
 )

@@ -25,7 +25,7 @@ OVERVIEW = "/api/live?topics=overview"
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     """Look for news more often."""
-    monkeypatch.setattr(live, "LOOK_S", 0.02)
+    monkeypatch.setattr(live, "POLL_S", 0.02)
 
 
 @pytest.fixture

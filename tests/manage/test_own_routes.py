@@ -33,7 +33,7 @@ async def test_parts_that_do_not_run(broker: BrokerServer) -> None:
     assert parts == {"cluster": False, "mqtt": False, "overlay": False, "zmq": False}
     assert await refusal(broker, "/cluster") == (
         404,
-        "this broker is by itself, and no node of a cluster: it runs without --cluster",
+        "this broker is standalone, not a node of a cluster: it runs without --cluster",
     )
     for path in ("/overlay", "/overlay/explain?key=a", "/zmq"):
         status, reason = await refusal(broker, path)

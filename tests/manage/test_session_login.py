@@ -67,7 +67,7 @@ async def test_a_page_logs_in_and_out(browser: Browser) -> None:
 
 async def test_a_live_stream_ends_with_its_session(browser: Browser, monkeypatch: pytest.MonkeyPatch) -> None:
     """A live stream sends nothing after its user has logged out."""
-    monkeypatch.setattr(live, "LOOK_S", 0.02)
+    monkeypatch.setattr(live, "POLL_S", 0.02)
     await browser.log_in()
     reader, writer = await asyncio.open_connection("127.0.0.1", browser.port)
     head = f"GET /api/live HTTP/1.1\r\nHost: 127.0.0.1:{browser.port}\r\nCookie: {browser.cookie}\r\n\r\n"

@@ -114,7 +114,7 @@ def test_definitions_come_from_the_api() -> None:
     try:
         base = f"127.0.0.1:{server.server_port}"
         assert fetch_definitions(f"http://ann:a%3Ab@{base}/api/") == {"queues": [{"name": "q", "vhost": "/"}]}
-        with pytest.raises(MigrationFault, match=r"answered 401 Unauthorized \(it takes a user"):
+        with pytest.raises(MigrationFault, match=r"answered 401 Unauthorized \(the user needs"):
             fetch_definitions(f"http://ann:other@{base}")
     finally:
         server.shutdown()

@@ -42,7 +42,7 @@ class Killer:
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let each publish leave by itself, so that a stop finds some of a batch at the target."""
-    monkeypatch.setattr(link, "TOGETHER_BYTES", 0)
+    monkeypatch.setattr(link, "FLUSH_BYTES", 0)
 
 
 @asynccontextmanager
@@ -134,7 +134,7 @@ async def test_a_drain_that_stops_at_any_step_loses_and_repeats_nothing(equal: b
             await fill(source, target, messages)
             killer = Killer(at)
             try:
-                await drain_of(source, target, passed=killer).run()
+                await drain_of(source, target, step_done=killer).run()
             except Stopped:
                 steps.add(killer.step)
                 await source.idle()
@@ -159,7 +159,7 @@ async def test_a_message_that_overtakes_after_a_stop_is_not_taken_for_another() 
     async with Broker() as source, Broker() as target:
         await fill(source, target, numbered(), **{"x-max-priority": 5})
         with pytest.raises(Stopped):
-            await drain_of(source, target, passed=Killer(5)).run()
+            await drain_of(source, target, step_done=Killer(5)).run()
         await source.idle()
         async with channel_of(source) as channel:
             await channel.default_exchange.publish(aio_pika.Message(b"urgent", priority=5, delivery_mode=2), "work")
@@ -213,7 +213,7 @@ async def test_messages_that_have_not_returned_stay_marked() -> None:
     async with Broker() as source, Broker() as target:
         await fill(source, target, numbered())
         with pytest.raises(Stopped):
-            await drain_of(source, target, passed=Killer(5)).run()
+            await drain_of(source, target, step_done=Killer(5)).run()
         await source.idle()
         async with channel_of(source) as channel:
             await (await channel.get_queue("work")).consume(keep)
@@ -234,10 +234,10 @@ async def test_a_drain_may_stop_again_while_it_resumes(at: int) -> None:
     async with Broker() as source, Broker() as target:
         await fill(source, target, numbered())
         with pytest.raises(Stopped):
-            await drain_of(source, target, passed=Killer(7)).run()
+            await drain_of(source, target, step_done=Killer(7)).run()
         await source.idle()
         assert marked(source) == BATCH == len(bodies(target))
-        again = drain_of(source, target, passed=Killer(at))
+        again = drain_of(source, target, step_done=Killer(at))
         again._batch_messages = 1
         with pytest.raises(Stopped):
             await again.run()

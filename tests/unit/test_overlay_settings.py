@@ -83,7 +83,7 @@ def test_a_fault_in_a_list_names_file_and_place(tmp_path: Path) -> None:
         ([broker("a", "n", "m/a")], "a cannot be its own neighbour"),
         ([broker("a", "n", "m/b", "m/b")], "a has the neighbour b twice"),
         ([broker("a", "n", "m/b", "o/c", leaf=True)], "the leaf a can have one neighbouring tree node, not 2"),
-        ([broker("a", "n", "m/b"), broker("a", "n", "m/b")], "two brokers of node have one name"),
+        ([broker("a", "n", "m/b"), broker("a", "n", "m/b")], "two brokers of node have the same name"),
         ([broker("a", "n", "m/b"), broker("c", "n", "o/b")], "the broker b is in two tree nodes"),
         ([broker("a", "n", "m/b", leaf=True), broker("c", "o", "m/b", leaf=True)], "a process can have one leaf"),
         ([broker("a", "n", "m/b", leaf=True), broker("c", "n", "m/b")], "the leaf a is not alone in its tree node n"),

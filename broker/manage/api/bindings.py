@@ -1,4 +1,4 @@
-"""Bindings: which keys lead from which exchange to which queue or exchange; made and removed as the caller."""
+"""Bindings: listed, shown, created and removed as the caller of the request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from broker.operations.rows import (
 from broker.routing.exchange import Exchange
 
 BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}"
-DEFAULT_EXCHANGE: Final = "amq.default"  # its name in paths, where the empty name cannot be
+DEFAULT_EXCHANGE: Final = "amq.default"  # its name in paths, which cannot contain an empty word
 
 
 def exchange_named(vhost: Vhost, name: str) -> Exchange:
@@ -61,29 +61,29 @@ def _destination(call: Call, vhost: Vhost, exchange: str) -> Any:
 def binding_of(call: Call) -> tuple[Vhost, Exchange, Any, BindingEnds]:
     """Return the vhost, both ends and the binding that the path names. Raises: HttpRefused 404, 401.
 
-    The properties key may be quoted once more for the path, as rabbitmqadmin does, or be put there as it is.
+    The path has the properties key quoted, as rabbitmqadmin sends it, or as it is.
     """
     vhost, source, destination = ends_of(call)
-    asked = call.words["properties"]
-    quoted_less: BindingEnds | None = None
+    wanted = call.words["properties"]
+    unquoted: BindingEnds | None = None
     for one in _between(vhost, source, destination):
         key = properties_key(one[3], one[4])
-        if key == asked:
+        if key == wanted:
             return vhost, source, destination, one
-        if asked in {unquote(key), unquote_plus(key)}:
-            quoted_less = one
-    if quoted_less is None:
+        if wanted in {unquote(key), unquote_plus(key)}:
+            unquoted = one
+    if unquoted is None:
         raise not_found()
-    return vhost, source, destination, quoted_less
+    return vhost, source, destination, unquoted
 
 
 async def list_bindings(call: Call) -> Response:
-    """Answer with the bindings of the vhosts."""
+    """Answer with the bindings of the visible vhosts."""
     return await _listed(call, (one for vhost in visible_vhosts(call) for one in bindings_of(vhost)))
 
 
 async def list_between(call: Call) -> Response:
-    """Answer with the bindings between two ends; there are none where an end does not exist, as in RabbitMQ."""
+    """Answer with the bindings between two ends; none if an end does not exist, as in RabbitMQ."""
     call.vhost()
     try:
         found = _between(*ends_of(call))
@@ -97,13 +97,13 @@ async def show_binding(call: Call) -> Response:
     return json_answer(whole(binding_of(call)[3]))
 
 
-async def list_arriving(call: Call) -> Response:
+async def list_to(call: Call) -> Response:
     """Answer with the bindings to a queue or an exchange."""
     vhost = call.vhost()
-    return await _listed(call, _arriving(vhost, _destination(call, vhost, "exchange")))
+    return await _listed(call, _to(vhost, _destination(call, vhost, "exchange")))
 
 
-async def list_leaving(call: Call) -> Response:
+async def list_from(call: Call) -> Response:
     """Answer with the bindings from an exchange."""
     vhost = call.vhost()
     return await _listed(call, bindings_from(vhost, exchange_named(vhost, call.words["exchange"])))
@@ -121,7 +121,7 @@ def whole(ends: BindingEnds) -> Row:
     return binding_row(ends, properties_key(ends[3], ends[4]))
 
 
-def _arriving(vhost: Vhost, destination: Queue | Exchange) -> Iterator[BindingEnds]:
+def _to(vhost: Vhost, destination: Queue | Exchange) -> Iterator[BindingEnds]:
     yield from default_binding(vhost, destination)
     for source, bundle in list(destination.incoming.items()):
         if not source.deleted:
@@ -137,10 +137,10 @@ def _between(vhost: Vhost, source: Exchange, destination: Queue | Exchange) -> I
 
 
 def properties_key(key: str, arguments: Mapping[str, Any]) -> str:
-    """Return the properties_key of a binding: `~` for one with neither key nor arguments.
+    """Return the properties_key of a binding: `~` without a key and arguments.
 
-    Two bindings of the same ends that differ in their arguments have different keys, but for one pair in four thousand
-    million. Source: rabbit_mgmt_format:pack_binding_props, with another digest.
+    Bindings that differ in their arguments have different keys, except with a probability of 2**-32. Source:
+    rabbit_mgmt_format:pack_binding_props, with another digest.
     """
     quoted = quote_plus(key, safe="").replace("~", "%7E")
     if not arguments:
@@ -150,14 +150,14 @@ def properties_key(key: str, arguments: Mapping[str, Any]) -> str:
 
 
 async def bind(call: Call, *, kind: Any) -> Response:
-    """Bind a queue or an exchange; a binding that exists is made again without an effect."""
+    """Bind a queue or an exchange; an equal binding may exist."""
     vhost, fields = call.vhost(), await call.fields()
     key, arguments = fields.text("routing_key", ""), fields.arguments("arguments")
     async with acting(call, vhost.name) as client:
         await client.call(kind(**_ends(call), routing_key=key, arguments=arguments))
     destination = call.words["queue" if "queue" in call.words else "destination"]
-    place = f"{quote(destination, safe='')}/{quote(properties_key(key, arguments), safe='')}"
-    return Response(status_code=201, headers={"Location": place})
+    location = f"{quote(destination, safe='')}/{quote(properties_key(key, arguments), safe='')}"
+    return Response(status_code=201, headers={"Location": location})
 
 
 async def unbind(call: Call, *, kind: Any) -> None:
@@ -168,7 +168,7 @@ async def unbind(call: Call, *, kind: Any) -> None:
 
 
 def _ends(call: Call) -> dict[str, str]:
-    """Return the two ends of a binding as a method names them."""
+    """Return the ends of a binding as arguments of a method."""
     words = {name: "" if word == DEFAULT_EXCHANGE else word for name, word in call.words.items()}
     if "queue" in words:
         return {"exchange": words["exchange"], "queue": call.words["queue"]}
@@ -178,20 +178,20 @@ def _ends(call: Call) -> dict[str, str]:
 ROUTES: Final = (
     ApiRoute("GET", "/api/bindings", Needs.MANAGEMENT, list_bindings),
     ApiRoute("GET", "/api/bindings/{vhost}", Needs.MANAGEMENT, list_bindings),
-    ApiRoute("GET", "/api/exchanges/{vhost}/{exchange}/bindings/source", Needs.MANAGEMENT, list_leaving),
-    ApiRoute("GET", "/api/exchanges/{vhost}/{exchange}/bindings/destination", Needs.MANAGEMENT, list_arriving),
-    ApiRoute("GET", "/api/queues/{vhost}/{queue}/bindings", Needs.MANAGEMENT, list_arriving),
+    ApiRoute("GET", "/api/exchanges/{vhost}/{exchange}/bindings/source", Needs.MANAGEMENT, list_from),
+    ApiRoute("GET", "/api/exchanges/{vhost}/{exchange}/bindings/destination", Needs.MANAGEMENT, list_to),
+    ApiRoute("GET", "/api/queues/{vhost}/{queue}/bindings", Needs.MANAGEMENT, list_to),
     *(
         route
-        for path, makes, removes in (
+        for path, bind_method, unbind_method in (
             (f"{BETWEEN}/q/{{queue}}", BindAny, UnbindAny),
             (f"{BETWEEN}/e/{{destination}}", BindExchangeAny, UnbindExchangeAny),
         )
         for route in (
             ApiRoute("GET", path, Needs.MANAGEMENT, list_between),
             ApiRoute("GET", f"{path}/{{properties}}", Needs.MANAGEMENT, show_binding),
-            ApiRoute("POST", path, Needs.MANAGEMENT, partial(bind, kind=makes)),
-            ApiRoute("DELETE", f"{path}/{{properties}}", Needs.MANAGEMENT, partial(unbind, kind=removes)),
+            ApiRoute("POST", path, Needs.MANAGEMENT, partial(bind, kind=bind_method)),
+            ApiRoute("DELETE", f"{path}/{{properties}}", Needs.MANAGEMENT, partial(unbind, kind=unbind_method)),
         )
     ),
 )

@@ -1,4 +1,4 @@
-"""The channels and the consumers of this node's clients."""
+"""Channels and consumers of this node's clients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from broker.operations.rows import (
 
 
 async def list_channels(call: Call) -> Response:
-    """Answer with the channels of the connections that the caller sees, or of one connection."""
+    """Answer with the channels of the visible connections, or of one connection."""
     broker = call.broker
     return await listed(
         call.query,
@@ -73,7 +73,7 @@ def _numbers_of(broker: ManagedBroker, inner: SessionOfChannel) -> Sequence[int]
 
 
 async def list_consumers(call: Call) -> Response:
-    """Answer with the consumers of the vhosts."""
+    """Answer with the consumers of the visible vhosts."""
     found = (
         (vhost, queue, consumer)
         for vhost in visible_vhosts(call)

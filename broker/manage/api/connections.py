@@ -1,4 +1,4 @@
-"""The connections of this node's clients: listed, and closed by an operator or by the user whose they are."""
+"""Connections of this node's clients: listed, and closed by an administrator or their own user."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _log = get_logger()
 
 
 async def list_connections(call: Call) -> Response:
-    """Answer with a list of connections."""
+    """Answer with the visible connections."""
     found, blocked = visible_sessions(call), frozenset(call.broker.listener.blocked_sessions())
     row_of = partial(whole, call.broker, blocked)
     return await listed(call.query, Listing(found, names=_names_of, whole=row_of, order=lambda one: one.name))
@@ -43,7 +43,7 @@ async def show_connection(call: Call) -> Response:
 
 
 def _names_of(session: SessionOfConnection) -> tuple[str, ...]:
-    """Return the names by which a connection is found: its own, the client's, and the user's."""
+    """Return the names that a filter checks: of the connection, as given by the client, and of the user."""
     return session.name, connection_name(session) or "", user_name(session)
 
 
@@ -61,7 +61,7 @@ def whole(broker: ManagedBroker, blocked: Collection[SessionOfConnection], sessi
 
 
 def _tls_fields(tls: TlsFacts | None) -> dict[str, Any]:
-    """Return the results of a TLS handshake, and the client's certificate."""
+    """Return the results of a TLS handshake, and facts of the client's certificate."""
     certificate: Mapping[str, Any] = {} if tls is None else tls.certificate
     validity = f"{certificate['notBefore']} - {certificate['notAfter']}" if "notAfter" in certificate else None
     return {
@@ -88,9 +88,9 @@ def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
 
 
 async def close(call: Call) -> None:
-    """Close a connection, or all of a user, who may have none; the header X-Reason says why.
+    """Close a connection, or all of a user, even if there are none; the header X-Reason has the reason.
 
-    A caller may close the caller's own, an administrator any. Raises: HttpRefused, having closed none.
+    Users may close their own connections, administrators all. Raises: HttpRefused, with all connections left open.
     """
     words, sessions = call.words, call.broker.listener.sessions()
     if "user" in words:

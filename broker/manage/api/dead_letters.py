@@ -1,4 +1,4 @@
-"""The destinations of dead letters: the queues that keep them, and the queues whose dead letters are lost."""
+"""Destinations of dead letters: the queues that dead letters can reach, and queues whose dead letters are lost."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from broker.routing.exchange import Exchange
 
 QUEUES_AT_ONCE: Final = 500  # examined between two turns of the loop
 SOURCES_SHOWN: Final = 20
-REACHED_MAX: Final = 200  # queues that are followed from one exchange and key
+REACHED_MAX: Final = 200  # queues for one exchange and key
 
-Place = tuple[str, str | None]
-"""Exchange and routing key of dead letters; None is the key of each message."""
-Sources = dict[Place, list[str]]
+Target = tuple[str, str | None]
+"""The exchange and routing key to which dead letters are published; None for each message's own key."""
+Sources = dict[Target, list[str]]
 
 
 async def dead_letters(call: Call) -> Response:
-    """List the queues that may get dead letters, and the sources whose dead letters reach no queue."""
+    """List the queues that dead letters can reach, and the targets from which they reach no queue."""
     found = []
     for vhost in visible_vhosts(call):
         sources = await _sources(vhost)
@@ -38,7 +38,7 @@ async def dead_letters(call: Call) -> Response:
 
 
 async def _sources(vhost: Vhost) -> Sources:
-    """Return the queues by the exchange and key of their dead letters. Cost: the queues of the vhost, in pieces."""
+    """Return the names of queues by the target of their dead letters. Cost: O(queues of the vhost), in slices."""
     sources: Sources = {}
     async for queue in in_slices(list(vhost.queues.values()), QUEUES_AT_ONCE):
         rules = queue.rules
@@ -47,34 +47,34 @@ async def _sources(vhost: Vhost) -> Sources:
     return sources
 
 
-async def _reached(vhost: Vhost, sources: Iterable[Place]) -> dict[str | None, list[Place]]:
-    """Group exchanges and keys by the queue that dead letters may reach from them, None if they reach none."""
-    reached: dict[str | None, list[Place]] = {None: []}
-    async for place in in_slices(sources, 1):
-        ends = list(_ends(vhost, *place))
-        for end in ends:
-            reached.setdefault(end.name, []).append(place)
-        if not ends:
-            reached[None].append(place)
+async def _reached(vhost: Vhost, sources: Iterable[Target]) -> dict[str | None, list[Target]]:
+    """Group targets by the queue that dead letters can reach from them, None if they reach none."""
+    reached: dict[str | None, list[Target]] = {None: []}
+    async for target in in_slices(sources, 1):
+        queues = list(_queues(vhost, *target))
+        for queue in queues:
+            reached.setdefault(queue.name, []).append(target)
+        if not queues:
+            reached[None].append(target)
     return reached
 
 
-def _rows(vhost: Vhost, sources: Sources, reached: dict[str | None, list[Place]]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each queue that dead letters may reach, then one for each exchange and key that reaches no queue.
+def _rows(vhost: Vhost, sources: Sources, reached: dict[str | None, list[Target]]) -> Iterator[dict[str, Any]]:
+    """Yield a row for each queue that dead letters can reach, then one for each target that reaches no queue.
 
-    Shapes: `sources` are some of the queues whose messages come here, `source_count` tells how many there are.
+    Shapes: the field `sources` has some of the queues that dead-letter to it, `source_count` their number.
     """
     lost = reached.pop(None)
     for name in sorted(filter(None, reached)):
         queue = vhost.queues.get(name)
         if queue is not None:  # it was not deleted meanwhile
-            yield _kept(vhost.name, queue, [sources[place] for place in reached[name]])
-    for place in lost:
-        yield _lost(vhost, place, sources[place])
+            yield _reached_row(vhost.name, queue, [sources[target] for target in reached[name]])
+    for target in lost:
+        yield _lost_row(vhost, target, sources[target])
 
 
-def _ends(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
-    """Yield the queues that dead letters of an exchange and a key may reach, up to a limit."""
+def _queues(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
+    """Yield up to `REACHED_MAX` queues that dead letters can reach from an exchange with a key."""
     exchange = vhost.exchanges.get(exchange_name)
     if exchange is None:
         return
@@ -82,19 +82,19 @@ def _ends(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
         found: Iterable[Any] = vhost.router.queues(exchange, [key], HeaderFields(b""))
     else:
         found = _bound(vhost, exchange)
-    for end in islice(found, REACHED_MAX):
-        if isinstance(end, Queue) and not (end.is_tap or end.is_overlay):
-            yield end
+    for one in islice(found, REACHED_MAX):
+        if isinstance(one, Queue) and not (one.is_tap or one.is_overlay):
+            yield one
 
 
 def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
-    """Yield everything that is bound to an exchange, or to exchanges that it forwards to, whatever the keys."""
+    """Yield the queues bound to an exchange, or to exchanges that it forwards to, with any key."""
     for current in vhost.router.reachable(exchange):
         yield from (destination for destination in current.bundles if destination not in current.onward)
 
 
-def _kept(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
-    """Return the row of a queue. Each source has one exchange and key, so it is listed once."""
+def _reached_row(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
+    """Return the row of a queue. Each source has one target, so it is listed once."""
     return {
         "vhost": vhost,
         "name": queue.name,
@@ -104,8 +104,8 @@ def _kept(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
     }
 
 
-def _lost(vhost: Vhost, place: Place, sources: list[str]) -> dict[str, Any]:
-    exchange, key = place
+def _lost_row(vhost: Vhost, target: Target, sources: list[str]) -> dict[str, Any]:
+    exchange, key = target
     if exchange == "" and key is None:
         reason = "each goes to the queue that its routing key names"
     elif exchange not in vhost.exchanges:

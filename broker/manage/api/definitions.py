@@ -1,4 +1,4 @@
-"""Definitions: exported and imported, all of them or those of a vhost."""
+"""Definitions of the broker or of one vhost: exported and imported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _of_vhost(call: Call) -> dict[str, str]:
 
 
 async def export(call: Call) -> Response:
-    """Export the definitions; `download` names the file as which a browser saves them."""
+    """Export the definitions; `download` is the file name under which a browser saves them."""
     exported = await call.operate("export_definitions", **_of_vhost(call))
     name = call.query.get("download", "")
     headers = {"Content-Disposition": f'attachment; filename="{_plain(name)}"'} if name else {}
@@ -32,10 +32,10 @@ async def export(call: Call) -> Response:
     )
 
 
-async def take(call: Call) -> Response:
-    """Import definitions: all of them, or nothing.
+async def import_definitions(call: Call) -> Response:
+    """Import all definitions of a document, or none. The body is the document, or a form with it as a file.
 
-    The body is the document, or a form with a file. Answer 204, or with `outcome=true` the created and skipped entries.
+    Answer 204, or with `outcome=true` the created and skipped entries.
     """
     vhost, body = _of_vhost(call), await call.body()
     if call.request.headers.get("content-type", "").startswith(FORM):
@@ -51,7 +51,7 @@ async def take(call: Call) -> Response:
 
 def _file_of(content_type: str, body: bytes) -> bytes:
     """Return the file of a form. Raises: HttpRefused for a form without one."""
-    from email.parser import BytesParser  # noqa: PLC0415 - a form is rare, and these two take 0.6 MB
+    from email.parser import BytesParser  # noqa: PLC0415 - forms are rare, and these modules need 0.6 MB
     from email.policy import HTTP  # noqa: PLC0415 - as above
 
     head = f"Content-Type: {content_type}\r\n\r\n".encode("latin-1", "replace")
@@ -64,13 +64,13 @@ def _file_of(content_type: str, body: bytes) -> bytes:
 
 
 def _plain(name: str) -> str:
-    """Return the name of a file without what could end it, or lead out of a folder."""
+    """Return a file name without characters that have a meaning in the header or in a path."""
     return "".join(letter for letter in name if letter.isascii() and (letter.isalnum() or letter in "._-"))[:100]
 
 
 ROUTES: Final = (
     ApiRoute("GET", ALL, Needs.ADMINISTRATOR, export),
-    ApiRoute("POST", ALL, Needs.ADMINISTRATOR, take),
+    ApiRoute("POST", ALL, Needs.ADMINISTRATOR, import_definitions),
     ApiRoute("GET", OF_VHOST, Needs.ADMINISTRATOR, export),
-    ApiRoute("POST", OF_VHOST, Needs.ADMINISTRATOR, take),
+    ApiRoute("POST", OF_VHOST, Needs.ADMINISTRATOR, import_definitions),
 )

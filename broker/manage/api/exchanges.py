@@ -1,4 +1,4 @@
-"""Exchanges: listed with the bindings that lead to and from them; declared, deleted and published to as the caller."""
+"""Exchanges: listed, declared, deleted and published to as the caller of the request."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "t
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 ENCODINGS: Final = ("string", "base64")
 PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag, name, _kind in KINDS}
-"""The properties of a message: their names in the API, and what pamqp calls them."""
+"""The properties of a message: their names in the API and in pamqp."""
 
 _log = get_logger()
 
@@ -37,7 +37,7 @@ Listed = tuple["Vhost", "Exchange"]
 
 
 async def list_exchanges(call: Call) -> Response:
-    """Answer with a list of exchanges."""
+    """Answer with the exchanges of the visible vhosts."""
     broker = call.broker
     vhosts = visible_vhosts(call)
     found = ((vhost, exchange) for vhost in vhosts for exchange in list(vhost.exchanges.values()))
@@ -95,13 +95,12 @@ def _numbers_of(broker: ManagedBroker, exchange: Exchange) -> Sequence[int] | No
 
 
 def _name(call: Call) -> str:
-    """Return the name of the exchange that the path names."""
     name = call.words["exchange"]
     return "" if name == DEFAULT_EXCHANGE else name
 
 
 async def declare(call: Call) -> Response:
-    """Declare an exchange: 201 for a new one, 204 for one that exists with these arguments."""
+    """Declare an exchange: 201 for a new one, 204 for an equal one that exists."""
     vhost, name, fields = call.vhost(), _name(call), await call.fields()
     method = DeclareExchangeAny(
         exchange=name,
@@ -121,7 +120,7 @@ async def declare(call: Call) -> Response:
 
 
 async def delete(call: Call) -> None:
-    """Delete an exchange, on the condition if-unused."""
+    """Delete an exchange; with if-unused, only if it has no bindings."""
     vhost = call.vhost()
     exchange = exchange_named(vhost, call.words["exchange"])
     async with acting(call, vhost.name) as client:
@@ -130,7 +129,7 @@ async def delete(call: Call) -> None:
 
 
 async def publish(call: Call) -> Response:
-    """Publish one message, and answer whether a queue took it."""
+    """Publish one message, and answer whether it was routed to a queue."""
     vhost = call.vhost()
     fields = await call.fields(required=("properties", "routing_key", "payload", "payload_encoding"))
     body = payload_of(fields.text("payload"), fields.text("payload_encoding"))
@@ -155,7 +154,7 @@ def payload_of(text: str, encoding: str) -> bytes:
 
 
 def header_of(properties: dict[str, Any], body_bytes: int) -> bytes:
-    """Return the content header of a message. Raises: HttpRefused for a value that its property cannot hold."""
+    """Return the content header of a message. Raises: HttpRefused for an unknown property or an invalid value."""
     given = {name: value for name, value in properties.items() if value is not None}
     if unknown := [name for name in given if name not in PROPERTIES]:
         raise bad_request(f"no property '{unknown[0]}': there are {', '.join(PROPERTIES)}")

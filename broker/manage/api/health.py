@@ -1,4 +1,4 @@
-"""Health checks: each answers 200 or 503, with a reason. Source: RabbitMQ's /api/health/checks."""
+"""Health checks, each of which answers 200, or 503 with a reason. Source: RabbitMQ's /api/health/checks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHECKS: Final = "/api/health/checks"
 OK: Final = {"status": "ok"}
 DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 PORT_MAX: Final = 65_535
-PROBE_QUEUE: Final = "aliveness-test"  # RabbitMQ's name; it stays, as there
+PROBE_QUEUE: Final = "aliveness-test"  # RabbitMQ's name; as there, it is not deleted
 PROBE: Final = b"test_message"
 SECURE: Final = ("amqp/ssl", "https")
 PROTOCOLS: Final = {"amqp091": "amqp", "amqps": "amqp/ssl", "amqp091/ssl": "amqp/ssl"}
@@ -32,17 +32,17 @@ def _failed(reason: str, **facts: Any) -> Response:
 async def alarms(call: Call) -> Response:
     """Check that no alarm is raised."""
     call.check_node()
-    standing = call.broker.facts()["alarms"]
-    if not standing:
+    raised = call.broker.facts()["alarms"]
+    if not raised:
         return json_answer(OK)
     return _failed(
         "There are alarms in effect in the cluster",
-        alarms=[{"node": call.broker.node_name, "resource": alarm["kind"]} for alarm in standing],
+        alarms=[{"node": call.broker.node_name, "resource": alarm["kind"]} for alarm in raised],
     )
 
 
 async def certificate_expiration(call: Call) -> Response:
-    """Check that no certificate of a listener ends within a time."""
+    """Check that no certificate of a listener expires within a time."""
     within, unit = call.words["within"], call.words["unit"]
     if unit not in DAYS:
         raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
@@ -73,7 +73,7 @@ def _protocols(call: Call) -> list[str]:
 
 
 async def port_listener(call: Call) -> Response:
-    """Check that something listens on a port."""
+    """Check that the broker listens on a port."""
     text = call.words["port"]
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(PORT_MAX)) and int(text) <= PORT_MAX):
         raise bad_request("Invalid port")
@@ -84,7 +84,7 @@ async def port_listener(call: Call) -> Response:
 
 
 async def protocol_listener(call: Call) -> Response:
-    """Check that something listens for a protocol."""
+    """Check that the broker listens for a protocol."""
     wanted = PROTOCOLS.get(call.words["protocol"], call.words["protocol"])
     protocols = _protocols(call)
     if wanted in protocols:
@@ -93,7 +93,7 @@ async def protocol_listener(call: Call) -> Response:
 
 
 async def virtual_hosts(call: Call) -> Response:
-    """Check that all vhosts run."""
+    """Check that all vhosts are running."""
     down = list(call.broker.down())
     if not down:
         return json_answer(OK)
@@ -101,12 +101,12 @@ async def virtual_hosts(call: Call) -> Response:
 
 
 async def never_critical(call: Call) -> Response:
-    """Answer that this node may stop: the others, if there are any, need it for no majority."""
+    """Answer that this node can stop: other nodes do not need it for a majority."""
     return json_answer(OK if call.broker.cluster is not None else {**OK, "reason": "single node cluster"})
 
 
-async def always_well(_call: Call) -> Response:
-    """Answer for what cannot be wrong while the broker answers: queues have no leaders, definitions are read first."""
+async def always_ok(_call: Call) -> Response:
+    """Answer that all is well: queues have no leaders, and definitions are loaded before the broker answers."""
     return json_answer(OK)
 
 
@@ -119,13 +119,13 @@ async def below_connection_limit(call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    """Check that the broker takes work now, as /readyz does."""
+    """Check that the broker is ready, as /readyz does."""
     reasons = list(call.broker.unready())
     return json_answer(OK) if not reasons else _failed(", ".join(reasons))
 
 
 async def aliveness(call: Call) -> Response:
-    """Declare a queue, publish a message to it and take it out again, as the caller."""
+    """Declare a queue, publish a message to it and get the message, as the caller."""
     vhost = call.vhost()
     async with acting(call, vhost.name) as client:
         await client.call(DeclareAny(queue=PROBE_QUEUE))
@@ -145,17 +145,17 @@ CHECKED: Final = {
     "virtual-hosts": virtual_hosts,
     "node-is-mirror-sync-critical": never_critical,
     "node-is-quorum-critical": never_critical,
-    "quorum-queues-without-elected-leaders/all-vhosts": always_well,
-    "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": always_well,
-    "quorum-queues-without-elected-leaders/vhost/{vhost}": always_well,
-    "quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": always_well,
-    "metadata-store/initialized": always_well,
-    "metadata-store/initialized/with-data": always_well,
+    "quorum-queues-without-elected-leaders/all-vhosts": always_ok,
+    "quorum-queues-without-elected-leaders/all-vhosts/pattern/{pattern}": always_ok,
+    "quorum-queues-without-elected-leaders/vhost/{vhost}": always_ok,
+    "quorum-queues-without-elected-leaders/vhost/{vhost}/pattern/{pattern}": always_ok,
+    "metadata-store/initialized": always_ok,
+    "metadata-store/initialized/with-data": always_ok,
     "below-node-connection-limit": below_connection_limit,
     "ready-to-serve-clients": ready,
     "is-in-service": ready,
 }
-"""The path of each check, and what answers it."""
+"""The checks by path."""
 
 ROUTES: Final = (
     *(ApiRoute("GET", f"{CHECKS}/{path}", Needs.MANAGEMENT, check) for path, check in CHECKED.items()),

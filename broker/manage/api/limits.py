@@ -1,4 +1,4 @@
-"""Limits of vhosts and of users: listed, set and cleared one by one."""
+"""Limits of vhosts and of users: listed, set and cleared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _of_vhost(call: Call, name: str) -> list[dict[str, Any]]:
 
 
 def _of_user(call: Call, name: str) -> list[dict[str, Any]]:
-    """Return the row of a user's limits, if there are any and the caller may see them: its own, or all."""
+    """Return the row of a user's limits; none if there are none, or if the caller is another user without the tag."""
     if not (call.may(Needs.ADMINISTRATOR) or name == call.user.name):
         return []
     user = call.broker.administration.users.get(name)
@@ -44,19 +44,19 @@ async def of_users(call: Call) -> Response:
 
 async def put(call: Call) -> None:
     """Set a limit of a vhost or of a user."""
-    operation, name = _limited(call, "set")
+    operation, name = _operation_and_name(call, "set")
     fields = await call.fields(required=("value",))
     await call.operate(operation, name=name, limits={call.words["limit"]: fields.value("value")})
 
 
 async def clear(call: Call) -> None:
-    """Remove a limit of a vhost or of a user, which may have none."""
-    operation, name = _limited(call, "clear")
+    """Remove a limit of a vhost or of a user, if it is set."""
+    operation, name = _operation_and_name(call, "clear")
     await call.operate(operation, name=name, limit=call.words["limit"])
 
 
-def _limited(call: Call, verb: str) -> tuple[str, str]:
-    """Return the operation for the vhost or the user that the path names, and the name. Raises: HttpRefused."""
+def _operation_and_name(call: Call, verb: str) -> tuple[str, str]:
+    """Return the name of the operation, and of the vhost or user in the path. Raises: HttpRefused."""
     if "vhost" in call.words:
         return f"{verb}_vhost_limits", call.vhost().name
     return f"{verb}_user_limits", call.words["user"]

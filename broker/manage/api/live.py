@@ -1,7 +1,7 @@
-"""Numbers for the charts of the web page: GET /api/live streams them as server-sent events, /api/history has an hour.
+"""Numbers for the charts of the web page: /api/live streams them as server-sent events, /api/history has the last hour.
 
-The broker's totals come with each sample that is taken anyway; the numbers of a queue are read once a second. So a
-page that is open costs the broker next to nothing.
+The broker's totals are those of its samples, and the numbers of a queue are read once a second, so an open page costs
+little.
 """
 
 from __future__ import annotations
@@ -37,41 +37,41 @@ from broker.operations.rows import queue_state
 Value = dict[str, Any]
 Topic = Callable[[], Awaitable["Value | None"]]
 
-LOOK_S: Final = 1.0
-QUIET_MAX: Final = 15  # polls without news before a comment shows that the stream is alive
+POLL_S: Final = 1.0
+QUIET_MAX: Final = 15  # polls without changes before a comment shows that the stream is alive
 TOPICS_MAX: Final = 8
-RATED: Final = len(MESSAGE_STATS)
-OWN_NUMBERS: Final = (*MESSAGE_STATS, *LENGTHS, "queues", "consumers")
+COUNTERS: Final = len(MESSAGE_STATS)
+VHOST_NUMBERS: Final = (*MESSAGE_STATS, *LENGTHS, "queues", "consumers")
 OVERVIEW: Final = "overview"
 QUEUE: Final = "queue"
-HEADERS: Final = {"X-Accel-Buffering": "no"}  # a proxy would hold the events back
+HEADERS: Final = {"X-Accel-Buffering": "no"}  # otherwise a proxy would buffer the events
 
 
 async def open_stream(call: Call) -> Response:
-    """Answer with the values of topics as they change: "overview", "queue/VHOST/QUEUE" with quoted names.
+    """Stream the values of topics as they change: "overview", and "queue/VHOST/QUEUE" with quoted names.
 
-    Raises: HttpRefused: 503 when there are too many streams, and no user has more than this one.
+    Raises: HttpRefused: 503 if there are too many streams, and no user has more than this one.
     """
     names = list(dict.fromkeys(call.query.get("topics", OVERVIEW).split(",")))
     if len(names) > TOPICS_MAX:
         raise bad_request(f"a stream has at most {TOPICS_MAX} topics")
     topics = {name: topic_of(name, call) for name in names}
-    streams, most = call.broker.streams, call.broker.settings().http.streams_max
-    streams.enter(call.client, call.user.name, most, "too many live streams; http.streams_max limits them")
+    streams, limit = call.broker.streams, call.broker.settings().http.streams_max
+    streams.enter(call.client, call.user.name, limit, "too many live streams; http.streams_max limits them")
     call.client.answer_endlessly()
     ended = partial(streams.leave, call.client)
     return PieceResponse(_events(call, topics), headers=HEADERS, media_type="text/event-stream", ended=ended)
 
 
 async def _events(call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes, None]:
-    told: dict[str, Value] = {}
+    sent: dict[str, Value] = {}
     quiet = 0
     while call.lasts():  # a logout, and a changed password or tag, end the stream
         events = []
         for name, read in topics.items():
             value = await read()
-            if value is not None and value != told.get(name):
-                told[name] = value
+            if value is not None and value != sent.get(name):
+                sent[name] = value
                 events.append(b"data: " + encoded({"topic": name, "value": value}) + b"\n\n")
         quiet = 0 if events else quiet + 1
         if quiet == QUIET_MAX:
@@ -79,7 +79,7 @@ async def _events(call: Call, topics: dict[str, Topic]) -> AsyncGenerator[bytes,
             events = [b": nothing new\n\n"]
         if events:
             yield b"".join(events)
-        await asyncio.sleep(LOOK_S)
+        await asyncio.sleep(POLL_S)
 
 
 def topic_of(name: str, call: Call) -> Topic:
@@ -93,7 +93,7 @@ def topic_of(name: str, call: Call) -> Topic:
 
 
 class LiveOverview:
-    """Read the totals for one stream: those of the broker, or of the vhosts visible to the caller."""
+    """Reads the totals for one stream: of the broker, or of the vhosts that the caller sees."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -102,7 +102,7 @@ class LiveOverview:
         self._began_ms = call.broker.samples.now_ms - int(call.broker.facts()["uptime_s"] * 1000)
 
     async def read(self) -> dict[str, Any] | None:
-        """Return the totals of the newest sample, None if they were told. Cost for other users: O(their queues)."""
+        """Return the totals of the newest sample, None if they were returned before. Cost: at most O(queues)."""
         call, samples = self._call, self._call.broker.samples
         if not len(samples.totals):
             samples.tick()  # the broker has just started; the next poll finds a sample
@@ -114,15 +114,15 @@ class LiveOverview:
         names: Sequence[str] = TOTAL_NUMBERS
         before, before_ms = self._before, self._before_ms
         if not monitoring:
-            names, numbers = OWN_NUMBERS, await self._own()
+            names, numbers = VHOST_NUMBERS, await self._of_vhosts()
         elif before is None and len(earlier := samples.totals.last(2)) == 2:
             before_ms, before = earlier[0]
         self._before, self._before_ms = numbers, at_ms
-        value: dict[str, Any] = dict(zip(names[RATED:], numbers[RATED:], strict=True))
+        value: dict[str, Any] = dict(zip(names[COUNTERS:], numbers[COUNTERS:], strict=True))
         value |= rates_between(MESSAGE_STATS, before, numbers, at_ms - before_ms)
         return {"at": at_ms, **value, **self._facts(at_ms, whole=monitoring)}
 
-    async def _own(self) -> list[int]:
+    async def _of_vhosts(self) -> list[int]:
         vhosts = visible_vhosts(self._call)
         counts, lengths = counts_of(self._call.broker.statistics, vhosts), await lengths_of(vhosts)
         return [*message_numbers(counts), *lengths.numbers, lengths.queues, lengths.consumers]
@@ -131,7 +131,7 @@ class LiveOverview:
         call, broker = self._call, self._call.broker
         sessions = visible_sessions(call)
         alarms = broker.facts()["alarms"] if broker.unready() else []
-        told: dict[str, Any] = {
+        facts: dict[str, Any] = {
             "node": broker.node_name,
             "version": __version__,
             "uptime_ms": at_ms - self._began_ms,
@@ -143,19 +143,19 @@ class LiveOverview:
         if whole:
             settings = broker.settings()
             limits = {one.kind: one.limit_bytes for one in watermarks(settings)}
-            told |= {
+            facts |= {
                 "mem_limit": limits["memory"],
                 "disk_free_limit": limits["disk"],
                 "connections_max": settings.server.connections_max,
                 "blocked": len(broker.listener.blocked_sessions()),
             }
-        return told
+        return facts
 
 
 def rates_between(
     names: Sequence[str], before: Sequence[int] | None, after: Sequence[int], window_ms: int
 ) -> dict[str, float | None]:
-    """Return the rates of counters between two readings, None without a first one. Units: per second."""
+    """Return the rates of counters between two readings, None for each without a first one. Units: per second."""
     if before is None:
         return dict.fromkeys(names)
     pairs = zip(names, before, after, strict=False)
@@ -167,10 +167,10 @@ def _rate(before: int, after: int, window_ms: int) -> float | None:
 
 
 class LiveQueue:
-    """Read a queue for one stream. The queue may be deleted and declared again meanwhile."""
+    """Reads a queue for one stream. The queue may be deleted and declared again meanwhile."""
 
     def __init__(self, call: Call, vhost: str, name: str) -> None:
-        """Follow a queue. Raises: HttpRefused (401) for a vhost that the caller does not see."""
+        """Read a queue. Raises: HttpRefused (401) for a vhost that the caller does not see."""
         if not call.sees_vhost(vhost):
             raise not_authorised("User not authorised to access virtual host")
         self._call = call
@@ -181,7 +181,7 @@ class LiveQueue:
         self._before_ms = 0
 
     async def read(self) -> dict[str, Any]:
-        """Return the numbers of the queue; {"gone": true} if there is none. Cost: O(levels)."""
+        """Return the numbers of the queue; {"gone": true} if it does not exist. Cost: O(levels)."""
         vhost = self._call.broker.administration.vhosts.get(self._vhost)
         queue = None if vhost is None else vhost.queues.get(self._name)
         if queue is None or not self._call.sees_vhost(self._vhost):
@@ -197,17 +197,17 @@ class LiveQueue:
 
 
 async def of_broker(call: Call) -> Response:
-    """Answer with an hour of the broker's totals."""
+    """Answer with the broker's totals of the last hour."""
     return history_answer(call.broker.samples.totals)
 
 
 async def of_queue(call: Call) -> Response:
-    """Answer with what is remembered of a queue; its history begins when somebody asks for it."""
+    """Answer with the history of a queue, which begins with the first request."""
     return history_answer(call.broker.samples.watch(sampled_queue(*queue_of(call))))
 
 
 def history_answer(history: History) -> Response:
-    """Return an object of lists: `at` has the moments, each other name the rates or lengths at them."""
+    """Answer with an object of lists: `at` has the times, the other names the rates or lengths at these."""
     return PieceResponse(_lists(history), media_type=JSON)
 
 

@@ -1,4 +1,4 @@
-"""Logins: who the caller is, the session of the web page, and how many logins there were from where."""
+"""Logins: the caller's name and tags, sessions of the web page, and counts of logins."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from broker.manage.managed_broker import ManagedBroker
 from broker.manage.origin import check_page
 
 OF_NODE: Final = "/api/auth/attempts/{node}"
-LOGIN_MAX_BYTES: Final = 4096  # anybody may send it
+LOGIN_MAX_BYTES: Final = 4096  # small, because the request needs no login
 
 _log = get_logger()
 
 
 async def begin(call: Call) -> Response:
-    """Begin a session of the user whose name and password the body has; the cookie is for the browser only."""
+    """Begin a session of the user whose name and password are in the body; scripts cannot read the cookie."""
     headers = call.request.headers
     check_page(headers)
     fields = await call.fields(("username", "password"), LOGIN_MAX_BYTES)
@@ -52,12 +52,12 @@ def session_cookie(call: Call, token: str, limit_s: int) -> str:
 
 
 async def whoami(call: Call) -> Response:
-    """Answer with the user's name and tags."""
+    """Answer with the caller's name and tags."""
     return json_answer(whoami_fields(call.broker, call.user))
 
 
 def whoami_fields(broker: ManagedBroker, user: User) -> dict[str, Any]:
-    """Return name and tags of a user, and whether requests can change it: not if the settings define it."""
+    """Return the name and tags of a user; `is_internal_user` is false for a user of the settings."""
     configured = broker.administration.users.is_configured(user.name)
     return {"name": user.name, "tags": list(user.tags), "is_internal_user": not configured}
 
@@ -71,14 +71,14 @@ def _row(count: LoginCount) -> dict[str, Any]:
 
 
 async def attempts(call: Call) -> Response:
-    """Show the logins since the start, or since the counts were cleared, by protocol."""
+    """Answer with the counts of logins by protocol, since the start or the last clear."""
     call.check_node()
     counts = call.broker.logins.counts.by_protocol
     return json_answer([{"protocol": protocol, **_row(count)} for protocol, count in sorted(counts.items())])
 
 
 async def attempts_by_source(call: Call) -> Response:
-    """Show the logins by network and protocol."""
+    """Answer with the counts of logins by network and protocol."""
     call.check_node()
     rows = [
         {"remote_address": network, "username": "", "protocol": protocol, **_row(count)}
@@ -88,7 +88,7 @@ async def attempts_by_source(call: Call) -> Response:
 
 
 async def clear(call: Call) -> None:
-    """Begin to count from zero."""
+    """Reset the counts of logins."""
     call.check_node()
     call.broker.logins.counts.clear()
 

@@ -9,7 +9,7 @@ from broker.settings import Settings
 
 PRODUCT: Final = "SlotMQ"
 COMPATIBLE_VERSION: Final = "4.3.0"
-"""The release of RabbitMQ whose fields and codes these are; tools read it to know what they may ask."""
+"""The release of RabbitMQ whose fields and codes the API has; tools read it to see which requests it supports."""
 ERLANG_VERSION: Final = "27.0"
 ENABLED_PLUGINS: Final = (
     "rabbitmq_consistent_hash_exchange",
@@ -21,7 +21,7 @@ ENABLED_PLUGINS: Final = (
     "rabbitmq_random_exchange",
     "rabbitmq_recent_history_exchange",
 )
-"""The plugins of RabbitMQ that do what this broker does too."""
+"""RabbitMQ's plugins whose features this broker has."""
 
 _TYPES: Final = {
     "direct": "AMQP direct exchange, as per the AMQP specification",
@@ -75,6 +75,6 @@ _MECHANISMS: Final = {
 
 
 def auth_mechanism_rows(settings: Settings) -> list[dict[str, Any]]:
-    """Return the mechanisms that clients may log in by."""
+    """Return the login mechanisms, and whether each is enabled."""
     enabled = settings.auth.mechanisms
     return [{"name": name, "description": text, "enabled": name in enabled} for name, text in _MECHANISMS.items()]

@@ -1,4 +1,4 @@
-"""GET /api/nodes: this broker's process and machine, and in a cluster the other nodes' reports."""
+"""GET /api/nodes: this broker's process and machine, and the other nodes of its cluster."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ CHURN_NAMES: Final = (
     *("queue_declared", "queue_created", "queue_deleted"),
 )
 MEASURED: Final = ("mem_used", "fd_used", "sockets_used", "proc_used", "disk_free", "gc_num", "context_switches")
-ABSENT: Final = (
+ALWAYS_ZERO: Final = (
     *("gc_bytes_reclaimed", "io_read_avg_time", "io_read_bytes", "io_read_count", "io_seek_avg_time", "io_seek_count"),
     *("io_sync_avg_time", "io_sync_count", "io_write_avg_time", "io_write_bytes", "io_write_count"),
     *("mnesia_disk_tx_count", "mnesia_ram_tx_count", "msg_store_read_count", "msg_store_write_count"),
     *("queue_index_read_count", "queue_index_write_count"),
 )
-"""Counts of Erlang's virtual machine; tools expect these fields."""
-PROCESSES_MAX: Final = 1 << 20  # where the system has no limit
+"""Counters of Erlang's virtual machine, whose fields tools expect."""
+PROCESSES_MAX: Final = 1 << 20  # if the system has no limit
 
 
 async def list_nodes(call: Call) -> Response:
@@ -49,7 +49,7 @@ async def show_node(call: Call) -> Response:
 
 
 async def show_memory(call: Call) -> Response:
-    """Answer with the memory that a node uses; it is not broken down."""
+    """Answer with the memory that a node uses, without a breakdown."""
     used = _row_of(call)["mem_used"]
     total = {"erlang": 0, "rss": used, "allocated": used}
     return json_answer({"memory": {"other_system": used, "strategy": "rss", "total": total}})
@@ -94,7 +94,7 @@ def node_row(broker: ManagedBroker) -> Row:
     churn = tuple(broker.statistics.churn())
     numbers = (*churn, *measured)
     rates = broker.samples.rates.of(("node", broker.node_name), numbers, len(churn))
-    row = with_rates((*CHURN_NAMES, *MEASURED), numbers, rates) | with_rates(ABSENT, [0] * len(ABSENT), None)
+    row = with_rates((*CHURN_NAMES, *MEASURED), numbers, rates) | with_rates(ALWAYS_ZERO, [0] * len(ALWAYS_ZERO), None)
     return row | {
         "applications": [{"name": "slotmq", "description": "SlotMQ", "version": __version__}],
         "auth_mechanisms": auth_mechanism_rows(settings),
@@ -132,7 +132,7 @@ def node_row(broker: ManagedBroker) -> Row:
 
 def other_row(node: dict[str, Any], own: Row) -> Row:
     """Return the row of another node of the cluster; unknown values are 0."""
-    row = {name: _nothing(value) for name, value in own.items()}
+    row = {name: _zero(value) for name, value in own.items()}
     return row | {
         "applications": [{"name": "slotmq", "description": "SlotMQ", "version": str(node.get("version", ""))}],
         "name": node["node"],
@@ -144,10 +144,10 @@ def other_row(node: dict[str, Any], own: Row) -> Row:
     }
 
 
-def _nothing(value: Any) -> Any:
-    """Return the empty value of a type; a table of a rate has the rate 0."""
+def _zero(value: Any) -> Any:
+    """Return the empty value of a type; in a table, of each value."""
     if isinstance(value, dict):
-        return {name: _nothing(inner) for name, inner in value.items()}
+        return {name: _zero(inner) for name, inner in value.items()}
     return type(value)()
 
 
@@ -157,7 +157,7 @@ def _processes_max() -> int:
 
 
 async def accept(_call: Call) -> None:
-    """Answer with success: a broker without leaders or a statistics database has nothing to do."""
+    """Do nothing, successfully: the broker has no leaders and no statistics database."""
 
 
 def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
@@ -183,7 +183,7 @@ def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
 
 
 def contexts_of(broker: ManagedBroker) -> list[dict[str, Any]]:
-    """Return a row for each port of HTTP."""
+    """Return a row for each HTTP port."""
     texts = {"http": "SlotMQ Management", "https": "SlotMQ Management"}
     return [
         {

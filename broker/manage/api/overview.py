@@ -26,7 +26,7 @@ NO_DISK: Final = (0,) * len(DISK_STATS)
 
 
 async def overview(call: Call) -> Response:
-    """Answer with totals: of the broker for a monitoring user, else of the user's own vhosts."""
+    """Answer with totals: of the broker for a user with the tag monitoring, else of the user's vhosts."""
     broker = call.broker
     row: Row = {
         "cluster_name": cluster_name_of(call),
@@ -59,23 +59,25 @@ async def overview(call: Call) -> Response:
 
 
 async def _totals(call: Call) -> dict[str, Any]:
-    """Return the counts of objects and messages that the caller sees, with rates and the samples asked for."""
+    """Return the counts of objects and messages that the caller sees, with rates and the requested samples."""
     broker = call.broker
     vhosts, sessions = visible_vhosts(call), visible_sessions(call)
     lengths = await lengths_of(vhosts)
-    every = call.may(Needs.MONITORING)
-    counts = broker.statistics.totals() if every else counts_of(broker.statistics, vhosts)
+    monitoring = call.may(Needs.MONITORING)
+    counts = broker.statistics.totals() if monitoring else counts_of(broker.statistics, vhosts)
     numbers = (*message_numbers(counts), *lengths.numbers)
     history, now_ms = broker.samples.totals, broker.samples.now_ms
     key = ("overview", call.user.name)
-    if call.may(Needs.MONITORING):
+    if monitoring:
         rates = history.rates(numbers, now_ms, WINDOW_MS)
     else:
         rates = broker.samples.rates.of(key, numbers, len(MESSAGE_STATS))
-    counted, changing = (None, None) if rates is None else (rates[: len(MESSAGE_STATS)], rates[len(MESSAGE_STATS) :])
-    messages = with_rates(MESSAGE_STATS, numbers[: len(MESSAGE_STATS)], counted)
-    queue_totals = with_rates(LENGTHS, lengths.numbers, changing)
-    if call.may(Needs.MONITORING):
+    counter_rates, length_rates = (
+        (None, None) if rates is None else (rates[: len(MESSAGE_STATS)], rates[len(MESSAGE_STATS) :])
+    )
+    messages = with_rates(MESSAGE_STATS, numbers[: len(MESSAGE_STATS)], counter_rates)
+    queue_totals = with_rates(LENGTHS, lengths.numbers, length_rates)
+    if monitoring:
         for kind, names, part in (("lengths", LENGTHS, queue_totals), ("msg_rates", MESSAGE_STATS, messages)):
             wanted = sample_range(call.query, kind)
             if wanted is not None:
@@ -105,7 +107,7 @@ async def cluster_name(call: Call) -> Response:
 
 
 def always(value: Any) -> Callable[[Call], Awaitable[Response]]:
-    """Return a route that answers with a constant."""
+    """Return a function that answers with a constant."""
 
     async def respond(_call: Call) -> Response:
         return json_answer(value)

@@ -1,4 +1,4 @@
-"""Parameters of vhosts and of the broker, among them the cluster's name: listed, set and cleared."""
+"""Parameters of vhosts and of the broker, including the cluster name: listed, set and cleared."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from broker.operations.vhosts import clear_global_parameter, clear_parameter, se
 PARAMETERS: Final = "/api/parameters"
 CLUSTER_NAME: Final = "cluster_name"
 
-
 Key = tuple[str, str, str] | str
-"""A vhost, a component and a name; of a parameter of the broker the name alone."""
+"""Vhost, component and name, or the name alone of a parameter of the broker."""
 
 
 def _row(key: Key, value: Any) -> dict[str, Any]:
@@ -41,7 +40,7 @@ def _found(call: Call) -> tuple[Key, Any]:
 
 
 async def parameters(call: Call) -> Response:
-    """List the parameters of all vhosts that the caller sees, those of a component, or those of it in a vhost."""
+    """List the parameters of the visible vhosts, or only those of the component and the vhost in the path."""
     wanted, vhosts = call.words.get("component"), [call.vhost().name] if "vhost" in call.words else None
     rows = [
         _row(key, value)
@@ -63,7 +62,7 @@ async def show(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Set a parameter: 201 for a new one, 204 for one that existed."""
+    """Set a parameter: 201 for a new one, 204 for an existing one."""
     key, fields, administration = _key(call), await call.fields(required=("value",)), call.broker.administration
     if isinstance(key, str):
         is_new = await set_global_parameter(administration, key, fields.value("value"))
@@ -82,7 +81,7 @@ async def clear(call: Call) -> None:
 
 
 async def put_cluster_name(call: Call) -> None:
-    """Name the cluster, which may be this broker alone."""
+    """Set the name of the cluster, or of a standalone broker."""
     fields = await call.fields(required=("name",))
     await set_global_parameter(call.broker.administration, CLUSTER_NAME, fields.text("name"))
 

@@ -1,4 +1,4 @@
-"""The taps for the pipeline, with their cursors and their lag."""
+"""Taps of the pipeline with their cursors: listed, added, changed and removed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ FLAGS: Final = {"": False, "false": False, "true": True}
 
 
 async def pipeline(call: Call) -> Response:
-    """Answer with the taps that the caller may read, each with its cursors and their lag; a tag lists all."""
-    every = call.may(Needs.MONITORING)
+    """Answer with the taps that the caller may read, or all for the tag monitoring, with their cursors and lags."""
+    monitoring = call.may(Needs.MONITORING)
     rows = call.broker.taps.listing()
     return json_answer(
-        {"taps": [row for row in rows if every or may_read_tap(call.broker, call.user, row["vhost"], row["name"])]}
+        {"taps": [row for row in rows if monitoring or may_read_tap(call.broker, call.user, row["vhost"], row["name"])]}
     )
 
 
 async def add_tap(call: Call) -> Response:
-    """Keep the messages that pass an exchange with a key that matches a topic pattern."""
+    """Add a tap of the messages of an exchange whose routing key matches a topic pattern."""
     fields = await call.fields(TAP_FIELDS)
     arguments: dict[str, Any] = {name: fields.text(name) for name in ("exchange", "pattern")}
     arguments |= {name: fields.integer(name, 1, 1) for name in ("max_bytes", "max_age_ms") if fields.has(name)}
@@ -36,7 +36,7 @@ async def add_tap(call: Call) -> Response:
 
 
 async def remove_tap(call: Call) -> Response:
-    """End a tap; `drop` deletes its slot files and cursors as well."""
+    """Remove a tap; `drop` deletes its slot files and cursors, too."""
     _row(call)
     drop = FLAGS.get(call.query.get("drop", ""))
     if drop is None:
@@ -45,14 +45,14 @@ async def remove_tap(call: Call) -> Response:
 
 
 async def seal(call: Call) -> Response:
-    """Write a tap's waiting messages into a slot file now, and answer with the last seal."""
+    """Write a tap's messages into a slot file now, and answer with the last seal."""
     _row(call)
     vhost, tap = call.words["vhost"], call.words["tap"]
     return json_answer(await call.operate("seal", vhost=vhost, tap=tap))
 
 
 async def set_cursor(call: Call) -> None:
-    """Set the seal that a reader has passed; `reset` allows to move back."""
+    """Move a cursor to the seal that its reader has passed; `reset` allows a lower one."""
     _row(call)
     fields = await call.fields(("seal", "reset"))
     if not fields.has("seal"):
@@ -62,7 +62,7 @@ async def set_cursor(call: Call) -> None:
 
 
 async def remove_cursor(call: Call) -> None:
-    """Remove a reader's position, for which no more files are kept."""
+    """Remove a cursor; no more files are kept for it."""
     row, named = _row(call), _cursor(call)
     request = call.allowed("cursor_remove", **named)
     if named["name"] not in [cursor["name"] for cursor in row["cursors"]]:
@@ -71,17 +71,17 @@ async def remove_cursor(call: Call) -> None:
 
 
 def _tap(call: Call) -> dict[str, str]:
-    """Return the arguments that name the tap; its vhost must exist. Raises: HttpRefused."""
+    """Return the vhost and the name of the tap in the path. Raises: HttpRefused without the vhost."""
     return {"vhost": call.vhost().name, "name": call.words["tap"]}
 
 
 def _cursor(call: Call) -> dict[str, str]:
-    """Return the arguments that name the cursor."""
+    """Return the name of the cursor in the path, its vhost and tap."""
     return {"name": call.words["cursor"], "vhost": call.words["vhost"], "tap": call.words["tap"]}
 
 
 def _row(call: Call) -> dict[str, Any]:
-    """Return the tap. Raises: HttpRefused."""
+    """Return the row of the tap in the path. Raises: HttpRefused."""
     return tap_row(call, call.words["vhost"], call.words["tap"])
 
 

@@ -20,7 +20,7 @@ KINDS: Final = (("/api/policies", False, Needs.POLICYMAKER), ("/api/operator-pol
 
 
 async def policies(call: Call, *, operator: bool) -> Response:
-    """List the policies of the vhost that the path names, or of all that the caller sees."""
+    """List the policies of the vhost in the path, or of all visible vhosts."""
     rows = [
         policy.row(vhost.name) for vhost in visible_vhosts(call) for policy in vhost.policies.list(operator=operator)
     ]
@@ -42,28 +42,28 @@ async def policy(call: Call, *, operator: bool) -> Response:
 
 
 async def put(call: Call, *, operator: bool) -> Response:
-    """Set a policy: 201 for a new one, 204 for one that existed. Answered once it is applied to all queues."""
+    """Set a policy: 201 for a new one, 204 for an existing one. The answer follows once it is applied everywhere."""
     vhost, fields = call.vhost(), await call.fields(required=("pattern", "definition"))
     definition = fields.table("definition")
     check_depth("definition", definition)
-    if call.request.headers.get("x-requested-with") == PAGE:  # whose reader gets plain words, and may write units
+    if call.request.headers.get("x-requested-with") == PAGE:  # values may have units, and errors are for people
         definition = plain_definition(definition, operator=operator)
     name, is_new = call.words["policy"], vhost.policies.get(call.words["policy"], operator=operator) is None
-    made = Policy(
+    wanted = Policy(
         name, fields.text("pattern"), fields.text("apply-to", "all"), definition, _priority(fields.value("priority"))
     )
-    await put_policy(call.broker.administration, vhost.name, made, operator=operator, tell=Asker().write_progress)
+    await put_policy(call.broker.administration, vhost.name, wanted, operator=operator, report=Asker().write_progress)
     return created() if is_new else no_content()
 
 
 async def delete(call: Call, *, operator: bool) -> None:
-    """Delete a policy. Answered once it applies to no queue."""
+    """Delete a policy. The answer follows once it no longer applies anywhere."""
     row = _policy(call, operator=operator)
     await call.operate("delete_policy", vhost=row["vhost"], name=row["name"], operator=operator)
 
 
 def _priority(value: Any) -> float:
-    """Return a priority, 0 when it was left out; some programs write it as a text. Raises: HttpRefused."""
+    """Return a priority, 0 by default; some programs send it as a string. Raises: HttpRefused."""
     if value is None:
         return 0
     if isinstance(value, str) and value.removeprefix("-").isdecimal() and len(value) <= len(str(1 << 31)):

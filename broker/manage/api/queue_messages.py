@@ -1,4 +1,4 @@
-"""The messages of a queue: get, peek, purge and move."""
+"""Messages of a queue: get, peek, list unacked ones, purge, release and move; and pausing the queue."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ QUEUE: Final = "/api/queues/{vhost}/{queue}"
 COUNT_MAX: Final = 10_000
 GET_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
 PIECE_BYTES: Final = 256 << 10
-UNACKED: Final = 100
+UNACKED_DEFAULT: Final = 100
 UNACKED_MAX: Final = 1000
 OF_MESSAGE: Final = frozenset(("properties", "body", "body_bytes", "body_complete", "body_encoding"))
 PEEK_MAX: Final = 1000
-PEEK_BYTES: Final = 4096  # of each body, unless asked for more
-MOVES: Final = {  # -> the fields of the body
+PEEK_BYTES: Final = 4096  # of each body, by default
+MOVES: Final = {  # the last word of the path -> the fields of the body
     "move": ("to", "limit", "match"),
     "requeue-dead-letters": ("into", "reasons", "died_in", "match", "limit"),
 }
-ACK_MODES: Final = {  # -> whether the messages are acked, and requeued
+ACK_MODES: Final = {  # -> (whether the messages are acked, whether they are requeued)
     "ack_requeue_true": (False, True),
     "reject_requeue_true": (False, True),
     "ack_requeue_false": (True, False),
@@ -41,11 +41,11 @@ ACK_MODES: Final = {  # -> whether the messages are acked, and requeued
 }
 
 
-# -- taken as by basic.get --------------------------------------------------------------------------------------------
+# -- as by basic.get --------------------------------------------------------------------------------------------------
 
 
 async def get(call: Call) -> Response:
-    """Take messages as a consumer would, then ack, reject or requeue them."""
+    """Get messages, then ack, reject or requeue them."""
     vhost, fields = call.vhost(), await call.fields(required=("count", "ackmode", "encoding"))
     ackmode, encoding = fields.text("ackmode"), fields.text("encoding")
     if ackmode not in ACK_MODES:
@@ -71,7 +71,7 @@ async def get(call: Call) -> Response:
 
 
 def messages_answer(rows: Sequence[Mapping[str, Any]]) -> Response:
-    """Answer with messages, in pieces that take about a millisecond each."""
+    """Answer with messages, encoded in slices of about a millisecond."""
     size_bytes = sum([len(row["payload"]) for row in rows])
     return rows_answer(rows, at_once=max(1, min(len(rows), len(rows) * PIECE_BYTES // max(1, size_bytes))))
 
@@ -88,11 +88,11 @@ def _row(got: Received, encoding: str, bytes_max: int | None) -> dict[str, Any]:
     }
 
 
-# -- looked at, dropped and moved as by an operator -------------------------------------------------------------------
+# -- as by an operator ------------------------------------------------------------------------------------------------
 
 
 async def peek(call: Call) -> Response:
-    """Show the next messages without taking them: none counts as delivered."""
+    """Answer with the next messages, which stay ready and do not count as delivered."""
     vhost, queue = queue_of(call)
     encoding = call.query.get("encoding", "auto")
     if encoding not in ENCODINGS:
@@ -105,7 +105,7 @@ async def peek(call: Call) -> Response:
 
 
 def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
-    """Return the row of a message with the names that `get` uses."""
+    """Return the row of a message with the field names of `get`."""
     is_text = row["body_encoding"] == "utf-8"
     in_base64 = is_text and encoding == "base64"
     return {
@@ -123,13 +123,13 @@ def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
 
 
 async def unacked(call: Call) -> Response:
-    """List the unacked messages of a queue on all nodes, those that are held longest first.
+    """List the unacked messages of a queue on all nodes, the oldest deliveries first.
 
-    Units: `age_ms` is how long ago a message was delivered, up to a second less. Rows of clients of another node name
-    it. Properties and payloads are for users who may read the queue.
+    Units: `age_ms` is the time since the delivery, up to a second less. Rows of clients of another node have its name.
+    Properties and payloads are for users who may read the queue.
     """
     vhost, queue = queue_of(call)
-    count = integer("count", call.query.get("count", str(UNACKED)), UNACKED_MAX)
+    count = integer("count", call.query.get("count", str(UNACKED_DEFAULT)), UNACKED_MAX)
     bytes_max = integer("truncate", call.query.get("truncate", "0"))
     shows = call.broker.permissions.allows(call.user, vhost.queue_resource(queue.name), "read") and (
         queue.exclusive_owner is None or call.may(Needs.MONITORING)
@@ -140,7 +140,7 @@ async def unacked(call: Call) -> Response:
 
 
 def _unacked(row: Mapping[str, Any], *, shows: bool, with_payload: bool) -> dict[str, Any]:
-    """Return the row of a message with the names that `get` uses, and of the message itself what may be shown."""
+    """Return the row of a message with the field names of `get`; with `shows`, including properties and payload."""
     shown = {name: value for name, value in row.items() if name not in OF_MESSAGE}
     shown["payload_bytes"] = row.get("body_bytes")
     if row["properties"] is None or not shows:
@@ -153,15 +153,15 @@ def _unacked(row: Mapping[str, Any], *, shows: bool, with_payload: bool) -> dict
 
 
 async def slots(call: Call) -> Response:
-    """Show the slots of a queue, in order."""
+    """Answer with the slots of a queue."""
     vhost, queue = queue_of(call)
     return json_answer(await call.operate("slots", vhost=vhost.name, queue=queue.name))
 
 
 async def act(call: Call, *, verb: str, answers: bool = True) -> Response:
-    """Drop the ready messages of a queue, or release the delayed ones, or as many as `limit`; answer with their number.
+    """Drop the ready messages of a queue, or release delayed ones, up to `limit`; answer with their number.
 
-    Without an answer it is RabbitMQ's request.
+    RabbitMQ's own request has no answer.
     """
     text = call.query.get("limit", "")
     limit = {"limit": integer("limit", text)} if text else {}
@@ -170,20 +170,19 @@ async def act(call: Call, *, verb: str, answers: bool = True) -> Response:
 
 
 async def switch(call: Call, *, verb: str) -> None:
-    """Pause a queue, which then delivers nothing, or resume it."""
+    """Pause the deliveries of a queue, or resume them."""
     await _operate(call, verb, *queue_of(call), {})
 
 
 async def move(call: Call, *, verb: str, names: Sequence[str]) -> Response:
-    """Move messages to a queue or through an exchange, or dead letters back to where they died or came from.
-
-    Those stay that the user may not publish there, with their own key: a publisher may have invented where a dead
-    letter came from.
+    """Move messages to a queue or through an exchange, or dead letters to the queues where they died or through their
+    original exchanges. A message stays if the user may not publish it there with its key, because a publisher can have
+    forged the origin of a dead letter.
     """
     vhost, queue = queue_of(call)
     fields = await call.fields(names)
-    asked = {name: fields.value(name) for name in names if fields.has(name)}
-    return json_answer(await _operate(call, verb, vhost, queue, asked))
+    arguments = {name: fields.value(name) for name in names if fields.has(name)}
+    return json_answer(await _operate(call, verb, vhost, queue, arguments))
 
 
 async def _operate(
@@ -194,7 +193,7 @@ async def _operate(
     arguments: Mapping[str, Any],
     tag: Needs = Needs.ADMINISTRATOR,
 ) -> Any:
-    """Run an operation on a queue. An exclusive queue belongs to a connection; other users also need a tag.
+    """Run an operation on a queue; for an exclusive one, the user also needs a tag.
 
     Raises: ChannelError, HttpRefused, OperationRefused.
     """
@@ -205,14 +204,14 @@ async def _operate(
 
 
 def _named(properties: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the properties of a message by their names in the API."""
+    """Return the properties of a message under their names in the API."""
     return {"type" if name == "message_type" else name: value for name, value in properties.items()}
 
 
 def payload_fields(body: bytes, encoding: str, bytes_max: int | None) -> dict[str, Any]:
     """Return the fields of a body: as text if it is UTF-8 and the encoding is auto, else in base64.
 
-    A body that is cut in the middle of a character is shown without that character.
+    A character that is cut in two is left out.
     """
     shown = body if bytes_max is None else body[:bytes_max]
     found = body_fields(body, len(shown))

@@ -1,6 +1,6 @@
-"""The queues: listed with what binds them, and declared and deleted as the caller.
+"""Queues: listed, declared and deleted as the caller of the request.
 
-Lists of 10,000 are asked for, so each microsecond of a row counts.
+Clients list 10,000 queues, so each microsecond of a row counts.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ from broker.operations.rows import (
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
-SHOWN_EXACTLY_MAX: Final = 100_000  # messages of a queue whose bytes are counted; more are extrapolated
-LISTED_EXACTLY_MAX: Final = 1000  # messages of a queue whose bytes a list counts; more are extrapolated
-STEADY: Final = {f"{name}_details": {"rate": 0.0} for name in LENGTHS}
+SHOWN_EXACTLY_MAX: Final = 100_000  # messages whose bytes are counted for one queue; more are extrapolated
+LISTED_EXACTLY_MAX: Final = 1000  # messages whose bytes are counted for each queue of a list
+NO_LENGTH_RATES: Final = {f"{name}_details": {"rate": 0.0} for name in LENGTHS}
 NO_STATS: Final = with_rates(QUEUE_STATS, [0] * QUEUE_COUNTERS, None)
 NO_SIZES: Final = dict.fromkeys(
     (
@@ -71,24 +71,21 @@ _log = get_logger()
 
 
 class QueueRows:
-    """Build the rows of queues."""
+    """Builds the rows of queues."""
 
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
         self._node = broker.node_name
 
     def without_stats(self, listed: ListedQueue) -> Row:
-        """Return the row of a queue without any number."""
         return queue_row(self._node, *listed)
 
     def brief(self, listed: ListedQueue) -> Row:
-        """Return the row of a queue with its length."""
         return queue_row(self._node, *listed) | queue_lengths(listed[1])
 
     def whole(self, listed: ListedQueue, counted: QueueBytes | None = None) -> Row:
-        """Return the complete row of a queue. Cost: O(slots), and bounded in the messages.
-
-        `counted` are its bytes; without them those of its first messages are counted.
+        """Return the complete row of a queue. `counted` are the bytes of its messages; without them, those of the first
+        messages are counted. Cost: O(slots), and bounded for messages.
         """
         vhost, queue = listed
         samples = self._broker.samples
@@ -126,7 +123,7 @@ class QueueRows:
         return row
 
     def add_samples(self, row: Row, vhost: Vhost, queue: Queue, query: Mapping[str, str]) -> None:
-        """Add to the row of a queue the samples that a query asks for; its history begins when somebody asks."""
+        """Add the requested samples to the row of a queue; its history begins with the first request."""
         samples, sampled = self._broker.samples, sampled_queue(vhost, queue)
         row["message_stats"] = dict(row["message_stats"])
         sampled.add_to(row, "lengths", LENGTHS, query, samples)
@@ -134,16 +131,16 @@ class QueueRows:
 
 
 def sampled_queue(vhost: Vhost, queue: Queue) -> Sampled:
-    """Return the numbers of a queue as samples are taken of them."""
+    """Return the description of a queue for samples."""
     key = queue_key(vhost, queue)
     return Sampled(key, QUEUE_NUMBERS, QUEUE_COUNTERS, lambda: None if queue.deleted else queue_numbers(queue))
 
 
 def _add_counters(row: Row, numbers: Sequence[int], rates: Sequence[float] | None) -> None:
-    """Add message_stats and the rates of the lengths; a queue where nothing happens shares its tables with others."""
+    """Add message_stats and the rates of the lengths; idle queues share tables."""
     counters = numbers[:QUEUE_COUNTERS]
     if rates is None:
-        row |= STEADY
+        row |= NO_LENGTH_RATES
         row["message_stats"] = with_rates(QUEUE_STATS, counters, None) if any(counters) else NO_STATS
         return
     for name, rate in zip(LENGTHS, rates[QUEUE_COUNTERS:], strict=True):
@@ -152,7 +149,7 @@ def _add_counters(row: Row, numbers: Sequence[int], rates: Sequence[float] | Non
 
 
 def _effective_policy(vhost: Vhost, queue: Queue) -> dict[str, Any]:
-    """Return the definitions of the policies that apply to a queue in one table."""
+    """Return the merged definitions of the policies that apply to a queue."""
     if queue.policy is None and queue.operator_policy is None:
         return {}
     policies = vhost.policies
@@ -162,10 +159,10 @@ def _effective_policy(vhost: Vhost, queue: Queue) -> dict[str, Any]:
 
 
 def _head_timestamp(queue: Queue) -> int | None:
-    """Return the timestamp of the next ready message, of several levels the earliest; None while it is on disk."""
+    """Return the timestamp of the next ready message, the earliest of all levels; None if it is on disk."""
     found: list[int] = []
-    for stream in queue.levels:
-        slot = next((slot for slot in stream.manager.slots.values() if slot.ready), None)
+    for level in queue.levels:
+        slot = next((slot for slot in level.manager.slots.values() if slot.ready), None)
         message = None if slot is None or slot.contents is None else slot.contents[slot.front(1)[0]]
         stamp = None if message is None else cut_properties(message.header).get("timestamp")
         if stamp is not None:
@@ -174,7 +171,7 @@ def _head_timestamp(queue: Queue) -> int | None:
 
 
 def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[str, int]:
-    """Return the bytes of a queue's messages, and how many are in memory and in the log."""
+    """Return the bytes of a queue's messages, and the numbers of those in memory and in the log."""
     if not messages:
         return NO_SIZES
     if counted is None:
@@ -182,10 +179,10 @@ def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[s
         for _length in counted.count(queue):
             if counted.messages >= LISTED_EXACTLY_MAX:
                 break
-    known, all_messages = max(counted.messages, 1), max(messages, counted.messages)
+    counted_messages, all_messages = max(counted.messages, 1), max(messages, counted.messages)
 
     def scaled(value: int) -> int:
-        return value * all_messages // known
+        return value * all_messages // counted_messages
 
     size_bytes = scaled(counted.ready + counted.unacked)
     resident, resident_bytes = scaled(counted.resident_messages), scaled(counted.resident)
@@ -215,7 +212,7 @@ def queue_of(call: Call) -> ListedQueue:
 
 
 async def list_queues(call: Call) -> Response:
-    """Answer with a list of queues."""
+    """Answer with the queues of the visible vhosts."""
     vhosts = visible_vhosts(call)
     if call.broker.cluster is not None:
         await count_all([queue for vhost in vhosts for queue in vhost.queues.values()])
@@ -238,9 +235,9 @@ async def list_queues(call: Call) -> Response:
 
 
 async def show_queue(call: Call) -> Response:
-    """Answer with one queue: its consumers, and unless disable_stats is set its bytes and the samples asked for.
+    """Answer with one queue and its consumers, and, unless disable_stats is set, its bytes and the requested samples.
 
-    Cost: O(messages), bounded, for its bytes; O(slots) if the chosen columns are without them.
+    Cost: O(messages), bounded, for the bytes; O(slots) if the requested columns do not include them.
     """
     vhost, queue = queue_of(call)
     broker = call.broker
@@ -265,7 +262,7 @@ async def show_queue(call: Call) -> Response:
 
 
 async def declare(call: Call) -> Response:
-    """Declare a queue: 201 for a new one, 204 for one that exists with these arguments."""
+    """Declare a queue: 201 for a new one, 204 for an equal one that exists."""
     vhost, name, fields = call.vhost(), call.words["queue"], await call.fields()
     if fields.flag("exclusive"):
         raise bad_request("an exclusive queue belongs to a connection, which a request does not have")
@@ -285,7 +282,7 @@ async def declare(call: Call) -> Response:
 
 
 async def delete(call: Call) -> None:
-    """Delete a queue, on the conditions if-empty and if-unused."""
+    """Delete a queue; with if-empty and if-unused, only if it has no messages and no consumers."""
     vhost, queue = queue_of(call)
     conditions = {name: call.asks(f"if-{name}") for name in ("empty", "unused")}
     async with acting(call, vhost.name) as client:

@@ -1,4 +1,4 @@
-"""The retained messages of a vhost."""
+"""Retained messages of a vhost: listed and deleted."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from broker.manage.refusal import bad_request
 from broker.manage.request_target import integer
 
 PATH: Final = "/api/slotmq/retained/{vhost}"
-SHOWN: Final = "100"
+DEFAULTS: Final = (("limit", "100"), ("truncate", "0"))
 
 
 async def retained(call: Call) -> Response:
-    """List the retained messages that a filter of MQTT matches; with `truncate` also as much of their bodies."""
-    limit, body_bytes = (integer(name, call.query.get(name, at)) for name, at in (("limit", SHOWN), ("truncate", "0")))
+    """List the retained messages that match an MQTT filter; `truncate` is how many bytes of each body to include."""
+    limit, body_bytes = [integer(name, call.query.get(name, default)) for name, default in DEFAULTS]
     wanted = {"filter": call.query.get("filter", "#"), "limit": limit, "body_bytes": body_bytes}
     return json_answer(await call.operate("list_retained", vhost=call.vhost().name, **wanted))
 
 
 async def delete(call: Call) -> Response:
-    """Delete the retained messages that a filter matches, and answer with their number."""
+    """Delete the retained messages that match a filter, and answer with their number."""
     if "filter" not in call.query:
         raise bad_request("missing: filter")
     return json_answer(await call.operate("delete_retained", vhost=call.vhost().name, filter=call.query["filter"]))

@@ -1,4 +1,4 @@
-"""A trial route: the queues that a message would reach, the bindings, and the indexes that find them."""
+"""Test routes: the queues that a message would reach, the matching bindings, and the indexes that find them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import bad_request
 from broker.routing.exchange import Exchange
 
-MATCHES_MAX: Final = 1000  # bindings in one answer; all queues are counted
+MATCHES_MAX: Final = 1000  # bindings in one answer; all are counted
 BINDINGS_AT_ONCE: Final = 500  # compared with the message between two turns of the loop
 INDEXES: Final = {
     "direct": "routing keys",
@@ -31,11 +31,11 @@ INDEXES: Final = {
     "x-recent-history": "all bindings",
     "x-message-deduplication": "all bindings",
 }
-"""The name of the index that finds the bindings of an exchange that is not a topic exchange."""
+"""The indexes of exchange types other than topic."""
 
 
 async def try_route(call: Call) -> Response:
-    """Answer where a message with a routing key and headers would go; nothing is published."""
+    """Answer with the route of a message with a routing key and headers, without publishing it."""
     vhost = call.vhost()
     exchange = exchange_named(vhost, call.words["exchange"])
     fields = await call.fields()
@@ -59,11 +59,11 @@ async def try_route(call: Call) -> Response:
 
 
 async def _matches(vhost: Vhost, exchange: Exchange, key: str, message: HeaderFields) -> AsyncIterator[dict[str, Any]]:
-    """Yield the bindings that route the message, exchange by exchange as the router follows them.
+    """Yield the bindings that match the message, exchange by exchange in the order of the router.
 
-    Cost: the bindings to the destinations that are reached.
+    Cost: O(bindings to the reached destinations).
     """
-    reached = {exchange: ""}  # -> the name of the exchange whose alternate it is
+    reached = {exchange: ""}  # -> the exchange of which it is the alternate, if any
     pending = [exchange]
     compared = 0
     for current in pending:  # grows during the loop
@@ -72,7 +72,7 @@ async def _matches(vhost: Vhost, exchange: Exchange, key: str, message: HeaderFi
             bundle = current.bundles.get(destination)
             pairs: Sequence[tuple[str, Any]] = [] if bundle is None else list(bundle.items())
             if not current.name and isinstance(destination, Queue):
-                pairs = [(key, {})]  # each queue is bound to the default exchange by its name
+                pairs = [(key, {})]  # the implicit binding of the default exchange
             for binding_key, arguments in pairs:
                 compared += 1
                 if compared % BINDINGS_AT_ONCE == 0:

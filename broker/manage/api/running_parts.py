@@ -1,7 +1,4 @@
-"""The parts that only some brokers have, the cluster, the overlay and ØMQ, and what this broker's forms take.
-
-So the page offers nothing that is refused.
-"""
+"""The optional parts of the broker (cluster, overlay, ØMQ, MQTT), and the choices for forms of the page."""
 
 from __future__ import annotations
 
@@ -25,7 +22,7 @@ CHOICES: Final = {
 
 
 async def running_parts(call: Call) -> Response:
-    """Answer with a flag for each part that only some brokers have, and with what this one supports."""
+    """Answer with a flag for each optional part, and the values that forms can offer."""
     broker = call.broker
     parts = {
         "cluster": broker.cluster is not None,
@@ -37,12 +34,12 @@ async def running_parts(call: Call) -> Response:
 
 
 async def show(call: Call, *, operation: str, **defaults: str) -> Response:
-    """Answer with what an operation tells of a part. Raises: PartMissing (404)."""
+    """Answer with the result of an operation on a part. Raises: PartMissing (404)."""
     return json_answer(await call.operate(operation, **{**defaults, **call.query}))
 
 
 async def change(call: Call, *, operation: str) -> None:
-    """Declare a node dead, or stop keeping messages for a leaf that will not return. Raises: PartMissing (404)."""
+    """Remove a dead node, or stop keeping messages for a leaf that will not return. Raises: PartMissing (404)."""
     await call.operate(operation, **call.words)
 
 

@@ -16,7 +16,7 @@ from broker.operations.users import delete_users, put_user
 
 USER: Final = "/api/users/{user}"
 TOPICS: Final = "topic-permissions"
-MISSING: Final = object()  # Go writes a list without tags as null
+MISSING: Final = object()  # unlike null, as which Go programs send an empty list
 
 
 def _row(call: Call, user: User) -> dict[str, Any]:
@@ -37,7 +37,7 @@ async def users(call: Call) -> Response:
 
 
 async def without_permissions(call: Call) -> Response:
-    """List the users who have no access to any vhost. Those of the settings have it to all."""
+    """List the users without access to any vhost; users of the settings have access to all."""
     users = call.broker.administration.users
     permitted = {row["user"] for row in call.broker.permissions.listing()}
     found = [user for user in users.listing() if not (users.is_configured(user.name) or user.name in permitted)]
@@ -50,7 +50,7 @@ async def user(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Add a user (201), or replace a user's tags and password (204); without a password, logins by one are refused."""
+    """Add a user (201), or replace a user's tags and password (204). Without one, password logins are refused."""
     fields = await call.fields()
     if fields.value("tags", MISSING) is MISSING:
         raise bad_request("missing: tags")
@@ -70,28 +70,28 @@ async def delete(call: Call) -> None:
 
 
 async def bulk_delete(call: Call) -> None:
-    """Delete several users, all of them or none."""
+    """Delete all of several users, or none."""
     fields = await call.fields(required=("users",))
     await delete_users(call.broker.administration, fields.texts("users"))
 
 
-def _listing(call: Call, *, topics: bool, **named: str) -> list[dict[str, str]]:
-    """Return the permissions, or those to routing keys, of one user or in one vhost if they are named."""
+def _permissions(call: Call, *, topics: bool, **named: str) -> list[dict[str, str]]:
+    """Return the permissions or topic permissions, optionally of one user or vhost."""
     permissions = call.broker.permissions
     return permissions.topics.listing(**named) if topics else permissions.listing(**named)
 
 
 def _found(call: Call, *, topics: bool) -> list[dict[str, str]]:
-    return _listing(call, topics=topics, user=call.words["user"], vhost=call.words["vhost"])
+    return _permissions(call, topics=topics, user=call.words["user"], vhost=call.words["vhost"])
 
 
 async def list_permissions(call: Call, *, topics: bool) -> Response:
-    """List all permissions, or those of the path's user or vhost."""
+    """List all permissions, or those of the user or vhost in the path."""
     order = ("vhost", "user") if "user" in call.words else ("user", "vhost")
     named = {"user": _user(call).name} if "user" in call.words else {}
     if "vhost" in call.words:
         named["vhost"] = call.vhost().name
-    return await small_list(call, _listing(call, topics=topics, **named), *order, *(["exchange"] if topics else []))
+    return await small_list(call, _permissions(call, topics=topics, **named), *order, *(["exchange"] if topics else []))
 
 
 async def show_permissions(call: Call, *, topics: bool) -> Response:
@@ -103,12 +103,12 @@ async def show_permissions(call: Call, *, topics: bool) -> Response:
 
 
 async def set_permissions(call: Call, *, topics: bool) -> Response:
-    """Set the permissions of a user in a vhost: 201 for the first, 204 for others."""
+    """Set the permissions of a user in a vhost: 201 for the first ones, 204 for changed ones."""
     kinds = ("exchange" if topics else "configure", "write", "read")
     fields, administration = await call.fields(required=kinds), call.broker.administration
     user, vhost = call.words["user"], call.words["vhost"]
     if vhost not in administration.vhost_names or user not in administration.users:
-        raise bad_request("vhost_or_user_not_found")  # RabbitMQ's words
+        raise bad_request("vhost_or_user_not_found")  # RabbitMQ's text
     is_new = not _found(call, topics=topics)
     operation = "set_topic_permission" if topics else "set_permission"
     await call.operate(operation, user=user, vhost=vhost, **{name: fields.text(name) for name in kinds})
@@ -116,7 +116,7 @@ async def set_permissions(call: Call, *, topics: bool) -> Response:
 
 
 async def clear_permissions(call: Call, *, topics: bool) -> None:
-    """Remove the permissions of a user in a vhost; for routing keys, those at the path's exchange, or all."""
+    """Remove the permissions of a user in a vhost, or the topic permissions for the path's exchange, or all."""
     named = {name: call.words[name] for name in ("user", "vhost", "exchange") if name in call.words}
     if not any(named.get("exchange") in (None, row.get("exchange")) for row in _found(call, topics=topics)):
         raise not_found()

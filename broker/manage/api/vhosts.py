@@ -1,4 +1,4 @@
-"""Vhosts: list them with their contents, add, change and delete them."""
+"""Vhosts: listed, added, changed and deleted."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ async def show_vhost(call: Call) -> Response:
 
 @dataclass(frozen=True)
 class VhostRows:
-    """Build the rows of vhosts from the queue lengths of one moment."""
+    """Builds the rows of vhosts from queue lengths that were read before."""
 
     broker: ManagedBroker
     lengths: Mapping[str, Lengths]
@@ -52,7 +52,7 @@ class VhostRows:
 
     @classmethod
     async def of(cls, call: Call, names: list[str]) -> VhostRows:
-        """Add up the queues of these vhosts. Cost: O(queues), in pieces."""
+        """Add up the queues and octets of vhosts. Cost: O(queues), in slices, and O(connections)."""
         vhosts = call.broker.administration.vhosts
         lengths = {name: await lengths_of([vhosts[name]]) for name in names if name in vhosts}
         octets: dict[str, tuple[int, int]] = {}
@@ -64,7 +64,7 @@ class VhostRows:
         return cls(call.broker, lengths, octets)
 
     def whole(self, name: str) -> Row:
-        """Return the row of a vhost; an offline one has no numbers."""
+        """Return the row of a vhost; that of an offline one has no statistics."""
         administration, node = self.broker.administration, self.broker.node_name
         facts = administration.vhost_fields(name)
         description, tags = facts.get("description", ""), _tags_of(facts)
@@ -95,7 +95,7 @@ class VhostRows:
 
 
 def _tags_of(facts: Mapping[str, Any]) -> list[str]:
-    """Return the tags of a vhost, which definitions may have as one text."""
+    """Return the tags of a vhost, which may be one string in definitions."""
     tags = facts.get("tags") or []
     if isinstance(tags, str):
         return [tag.strip() for tag in tags.split(",") if tag.strip()]
@@ -113,10 +113,10 @@ async def put(call: Call) -> Response:
     default_type = check_default_type(fields.text("default_queue_type", "") or None)
     if default_type is not None:
         facts["default_queue_type"] = default_type
-    traces = fields.flag("tracing")
+    tracing = fields.flag("tracing")
     is_new = await put_vhost(call.broker.administration, name, facts, call.user.name)
     if fields.has("tracing"):
-        await call.operate("set_tracing", vhost=name, on=traces)
+        await call.operate("set_tracing", vhost=name, on=tracing)
     return created() if is_new else no_content()
 
 
@@ -131,13 +131,12 @@ async def delete(call: Call) -> None:
 
 
 async def protect(call: Call, *, on: bool) -> None:
-    """Protect a vhost from deletion, or lift the protection."""
-    facts = {PROTECTED: on}
-    await put_vhost(call.broker.administration, call.vhost().name, facts, call.user.name)
+    """Protect a vhost from deletion, or remove the protection."""
+    await put_vhost(call.broker.administration, call.vhost().name, {PROTECTED: on}, call.user.name)
 
 
 async def start(call: Call) -> None:
-    """Accept the start of a running vhost. An offline one starts with the broker, once its files are repaired."""
+    """Accept the start of a running vhost. An offline one starts with the broker, after a repair of its files."""
     call.vhost()
 
 

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus: read when they are asked for, in RabbitMQ's names, and in names of the broker's own."""
+"""Metrics for Prometheus, read at each scrape, under RabbitMQ's names and under SlotMQ's own."""

@@ -1,4 +1,4 @@
-"""The metrics of channels and connections, and of logins by protocol."""
+"""Metrics of channels and connections, and of logins by protocol."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from broker.operations.rows import ChannelOf, channel_row, channels_of, user_nam
 
 
 class ChannelReading:
-    """A channel at the moment of a scrape."""
+    """A channel at the time of a scrape."""
 
     __slots__ = ("counts", "inner", "labels", "protocol", "row")
 
@@ -36,7 +36,7 @@ class ChannelReading:
 
 
 def channel_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[ChannelReading]:
-    """Yield the channels of some connections."""
+    """Yield the channels of connections."""
     for channel in channels_of(sessions):
         yield ChannelReading(channel)
 
@@ -75,7 +75,7 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
 
 
 def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Reading[SessionOfConnection]]:
-    """Yield the connections."""
+    """Yield connections with their labels."""
     for session in sessions:
         names = (("connection", session.name), ("vhost", vhost_name(session)), ("user", user_name(session)))
         yield Reading(session, *names)
@@ -105,7 +105,7 @@ CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
 
 
 def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
-    """Yield the logins over each protocol with any attempts."""
+    """Yield the counts of logins over each protocol that had any."""
     for protocol, count in sorted(logins.counts.by_protocol.items()):
         yield Reading(count, ("protocol", protocol))
 
@@ -113,7 +113,7 @@ def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
 LOGIN_FAMILIES: Final[tuple[Family[Reading[LoginCount]], ...]] = (
     Family(
         "auth_attempt_metrics",
-        counter("auth_attempts_total", "Logins tried", lambda r: r.of.succeeded + r.of.failed),
+        counter("auth_attempts_total", "Logins attempted", lambda r: r.of.succeeded + r.of.failed),
         counter("auth_attempts_succeeded_total", "Logins that succeeded", lambda r: r.of.succeeded),
         counter("auth_attempts_failed_total", "Logins that failed", lambda r: r.of.failed),
     ),

@@ -1,4 +1,4 @@
-"""The counters of the whole broker under RabbitMQ's names, and the broker's identity."""
+"""Counters of the whole broker under RabbitMQ's names, and the broker's identity."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.manage.metrics.metric import COUNTER, GAUGE, Labels, by, histogram, 
 
 PROTOCOL: Final = (("protocol", "amqp091"),)
 CLIENT: Final[Labels] = ()
-QUEUE: Final[Labels] = (("queue_type", "rabbit_classic_queue"),)  # one kind of queue serves every type
+QUEUE: Final[Labels] = (("queue_type", "rabbit_classic_queue"),)  # one implementation serves all queue types
 AT_MOST_ONCE: Final = (("queue_type", "rabbit_classic_queue"), ("dead_letter_strategy", "at_most_once"))
 
 # Source: RabbitMQ, rabbit_global_counters.
@@ -37,13 +37,13 @@ GLOBAL: Final[tuple[tuple[str, str, Labels, Callable[[MessageCounts], int]], ...
 
 
 def global_lines(by_protocol: Mapping[str, MessageCounts]) -> Iterator[str]:
-    """Yield the counters of messages of each protocol."""
+    """Yield the message counters of each protocol."""
     for name, about, labels, value in GLOBAL:
-        samples = [((("protocol", word(one)), *labels), value(counts)) for one, counts in by_protocol.items()]
+        samples = [((("protocol", label_of(one)), *labels), value(counts)) for one, counts in by_protocol.items()]
         yield metric(f"rabbitmq_global_messages_{name}_total", COUNTER, about, samples)
 
 
-def word(protocol: str) -> str:
+def label_of(protocol: str) -> str:
     """Return the label of a protocol: `amqp091`, `mqtt311`, `mqtt50`."""
     return "".join([letter for letter in protocol.lower() if letter.isalnum()])
 
@@ -68,11 +68,11 @@ def gauge_line(name: str, about: str, value: float, labels: Labels = ()) -> str:
 
 def protocol_lines(name: str, about: str, counts: Mapping[str, int]) -> str:
     """Return a gauge with a sample for each protocol."""
-    return metric(name, GAUGE, about, by("protocol", [(word(one), count) for one, count in sorted(counts.items())]))
+    return metric(name, GAUGE, about, by("protocol", [(label_of(one), count) for one, count in sorted(counts.items())]))
 
 
 def identity_lines(broker: ManagedBroker, endpoint: str) -> Iterator[str]:
-    """Yield the series that dashboards join on: the broker, its cluster and its version."""
+    """Yield the metrics that dashboards join on: the names and versions of the broker and its cluster."""
     node, named = broker.node_name, broker.administration.global_parameters.get("cluster_name")
     cluster = named if isinstance(named, str) else node
     build = {

@@ -1,4 +1,4 @@
-"""Metrics as values: their names, how they are read from an object, and their text in Prometheus's format 0.0.4."""
+"""Metrics as values: their names, the functions that read them, and their text in Prometheus's format 0.0.4."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Read = TypeVar("Read")
 
 
 class Labelled(Protocol):
-    """An object at the moment of a scrape."""
+    """An object at the time of a scrape."""
 
     @property
     def labels(self) -> Labels:
@@ -29,7 +29,7 @@ class Labelled(Protocol):
 
 
 class Reading(Generic[Read]):
-    """An object at the moment of a scrape, with its labels."""
+    """An object at the time of a scrape, with its labels."""
 
     __slots__ = ("labels", "of")
 
@@ -40,9 +40,9 @@ class Reading(Generic[Read]):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """The counters of the whole broker, which do not fall when an object ends.
+    """Counters of the whole broker, which do not fall when an object ends.
 
-    Units: ``received_bytes`` and ``sent_bytes`` are those of all connections since the start.
+    Units: `received_bytes` and `sent_bytes` are of all connections since the start.
     """
 
     messages: MessageCounts
@@ -58,10 +58,10 @@ Counts = Callable[["MessageCounts"], int]
 
 @dataclass(frozen=True, slots=True)
 class Metric(Generic[T]):
-    """One number of each object of a kind.
+    """A metric with one value for each object of a kind.
 
-    Shapes: `name` is without the prefix. `total` reads the number of the whole broker, for a counter whose objects end:
-        the sum over the remaining ones would fall.
+    Shapes: `name` has no prefix. `total` reads the value of the whole broker, for a counter of objects that end: the
+        sum over the remaining ones would fall.
     """
 
     name: str
@@ -80,21 +80,21 @@ class Family(Generic[T]):
 
 
 def counter(name: str, about: str, value: Value[T], total: Total | None = None) -> Metric[T]:
-    """Return a number that only grows."""
+    """Return a metric that only grows."""
     return Metric(name, COUNTER, about, value, total)
 
 
 def gauge(name: str, about: str, value: Value[T]) -> Metric[T]:
-    """Return a number that may rise and fall."""
+    """Return a metric that can rise and fall."""
     return Metric(name, GAUGE, about, value)
 
 
 class Counted(Labelled, Protocol):
-    """An object that messages are delivered from or on."""
+    """An object with message counters: a queue or a channel."""
 
     @property
     def counts(self) -> MessageCounts:
-        """Its messages since the start."""
+        """The message counters of the object."""
 
 
 C = TypeVar("C", bound=Counted)
@@ -120,7 +120,7 @@ DELIVERIES: Final = (
 
 
 def message_counters(of: str, counted: Sequence[tuple[str, str, Counts]]) -> tuple[Metric[C], ...]:
-    """Return counters of messages. Shapes: `of` begins their names; `counted` is PUBLISHES or DELIVERIES."""
+    """Return message counters. Shapes: `of` begins their names; `counted` is PUBLISHES or DELIVERIES."""
     return tuple([_message_counter(f"{of}_{name}_total", about, value) for name, about, value in counted])
 
 
@@ -134,13 +134,13 @@ def head(name: str, kind: str, about: str) -> str:
 
 
 def label_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Return labels in braces, as they follow a metric's name; empty without labels."""
+    """Return labels in braces, as they follow the name of a metric; empty without labels."""
     inner = ",".join([f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in labels])
     return f"{{{inner}}}" if inner else ""
 
 
 def sample(name: str, labels: str, value: float | None) -> str:
-    """Return the line of a sample; an unknown value is NaN. Shapes: `labels` is as from `label_text`."""
+    """Return the line of a sample; an unknown value is NaN. Shapes: `labels` is the result of `label_text`."""
     return f"{name}{labels} {'NaN' if value is None else value}\n"
 
 
@@ -157,11 +157,11 @@ def by(label: str, values: Iterable[tuple[str, float | None]]) -> list[Sample]:
 def histogram(
     name: str, about: str, bounds: Sequence[float], counts: Sequence[int], total: float, labels: Labels = ()
 ) -> str:
-    """Return a histogram. Shapes: `counts` has one number more than `bounds`, for larger values."""
-    below = 0
+    """Return a histogram. Shapes: `counts` has one more number than `bounds`, for larger values."""
+    cumulative = 0
     lines = [head(name, HISTOGRAM, about)]
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):
-        below += count
-        lines.append(sample(f"{name}_bucket", label_text((*labels, ("le", bound))), below))
+        cumulative += count
+        lines.append(sample(f"{name}_bucket", label_text((*labels, ("le", bound))), cumulative))
     text = label_text(labels)
-    return "".join([*lines, sample(f"{name}_sum", text, total), sample(f"{name}_count", text, below)])
+    return "".join([*lines, sample(f"{name}_sum", text, total), sample(f"{name}_count", text, cumulative)])

@@ -1,4 +1,4 @@
-"""The metrics of the node: opened and closed objects, the process, the disk, the alarms."""
+"""Metrics of the node: opened and closed objects, the process, the disk and the alarms."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from broker.vhosts.broker_statistics import ChurnCounts
 
 @dataclass(frozen=True, slots=True)
 class NodeReading:
-    """The node at the moment of a scrape.
+    """The node at the time of a scrape.
 
-    Shapes: `facts` is what `slotmq status` shows, `limits` are the limits of memory and disk in bytes.
+    Shapes: `facts` is the output of `slotmq status`; `limits` are those of the memory and disk alarms in bytes.
     """
 
     facts: Mapping[str, Any]
@@ -49,12 +49,12 @@ class NodeReading:
         )
 
     def alarmed(self, kind: str) -> int:
-        """Return 1 while an alarm of a kind is in effect, else 0."""
+        """Return 1 while an alarm of a kind is raised, else 0."""
         return int(any(alarm["kind"] == kind for alarm in self.facts["alarms"]))
 
 
 def commits_of(engines: list[Engine]) -> CommitTally:
-    """Return the commits of all vhosts; those of a cluster's node share one tally."""
+    """Return the commits of all vhosts; the vhosts of a cluster node share one tally."""
     total = CommitTally()
     for tally in dict.fromkeys([engine.committer.tally for engine in engines]):
         total.add(tally)
@@ -68,8 +68,8 @@ NODE_FAMILIES: Final[tuple[Family[NodeReading], ...]] = (
         counter("connections_closed_total", "Connections closed", lambda r: r.churn.connections_closed),
         counter("channels_opened_total", "Channels opened", lambda r: r.churn.channels_opened),
         counter("channels_closed_total", "Channels closed", lambda r: r.churn.channels_closed),
-        counter("queues_declared_total", "Queues declared, made or found", lambda r: r.churn.queues_declared),
-        counter("queues_created_total", "Queues made", lambda r: r.churn.queues_created),
+        counter("queues_declared_total", "Queues declared, new or existing", lambda r: r.churn.queues_declared),
+        counter("queues_created_total", "Queues created", lambda r: r.churn.queues_created),
         counter("queues_deleted_total", "Queues deleted", lambda r: r.churn.queues_deleted),
     ),
     Family(

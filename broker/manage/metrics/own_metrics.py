@@ -1,4 +1,4 @@
-"""Metrics of what only this broker has: slots, commits, taps and cursors, the cluster, the overlay."""
+"""Metrics of SlotMQ's own: slots, commits, taps and cursors, the cluster, and the overlay."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
     blocked = node.facts["connections_blocked"]
     yield gauge_line("slotmq_blocked_connections", "Publishers that an alarm blocks", blocked)
     alarms = by("kind", [(kind, node.alarmed(kind)) for kind in ALARMS])
-    yield metric("slotmq_alarm", GAUGE, "1 while an alarm is in effect, else 0", alarms)
+    yield metric("slotmq_alarm", GAUGE, "1 while an alarm is raised, else 0", alarms)
     yield from vhost_lines(list(broker.administration.vhosts.engines.values()))
     connected = Counter([session.connection.protocol for session in broker.listener.sessions()])
     yield protocol_lines("slotmq_connections", "Connected clients", connected)
@@ -37,7 +37,7 @@ def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
 
 
 def commit_lines(commits: CommitTally) -> Iterator[str]:
-    """Yield how many commits there were and how long they took."""
+    """Yield the durations and bytes of commits."""
     about = "Durations of commits: write, sync and the way to the thread and back"
     yield histogram("slotmq_commit_seconds", about, COMMIT_BOUNDS_S, commits.counts, commits.total_s)
     yield metric("slotmq_commit_bytes_total", COUNTER, "Bytes written by commits", [((), commits.total_bytes)])
@@ -54,7 +54,7 @@ def vhost_lines(engines: list[Engine]) -> Iterator[str]:
     pagers = [engine.pager for engine in engines]
     yield each("slotmq_log_bytes", GAUGE, "Size of the log", [sum(log.segments.values()) for log in logs])
     yield each("slotmq_log_segments", GAUGE, "Segments of the log", [len(log.segments) for log in logs])
-    yield each("slotmq_log_pending_bytes", GAUGE, "Bytes that no commit has taken", [log.pending_bytes for log in logs])
+    yield each("slotmq_log_pending_bytes", GAUGE, "Bytes that are not written yet", [log.pending_bytes for log in logs])
     yield each("slotmq_fsync_total", COUNTER, "Calls of fdatasync on the log", [log.syncs for log in logs])
     yield each("slotmq_fsync_seconds_total", COUNTER, "Time of fdatasync on the log", [log.syncing_s for log in logs])
     yield each("slotmq_resident_bytes", GAUGE, "Messages in memory", [pager.resident_bytes for pager in pagers])
@@ -67,7 +67,7 @@ def vhost_lines(engines: list[Engine]) -> Iterator[str]:
 
 
 def retained_lines(vhosts: list[Vhost]) -> Iterator[str]:
-    """Yield how many messages the vhosts retain for MQTT clients."""
+    """Yield the numbers and sizes of retained messages."""
     found = [(one.name, one.retainer) for one in vhosts if one.retainer is not None]
     messages = by("vhost", [(name, len(retainer)) for name, retainer in found])
     size_bytes = by("vhost", [(name, retainer.size_bytes) for name, retainer in found])
@@ -76,7 +76,7 @@ def retained_lines(vhosts: list[Vhost]) -> Iterator[str]:
 
 
 def tap_lines(taps: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield how far taps and cursors are."""
+    """Yield the sizes of taps and the lags of cursors."""
     if not taps:
         return
     of_taps: list[tuple[Labels, dict[str, Any]]] = [
@@ -104,18 +104,18 @@ def tap_lines(taps: list[dict[str, Any]]) -> Iterator[str]:
 def cluster_lines(facts: Mapping[str, Any]) -> Iterator[str]:
     """Yield the node's metrics of its cluster. Units: the facts are in milliseconds."""
     round_trip_ms, beat_ms = facts["database_ms"], facts["beat_age_ms"]
-    about = "1 while the database answers, and does what it is asked, else 0"
+    about = "1 while the database answers without errors, else 0"
     yield gauge_line("slotmq_cluster_database_up", about, int(not facts["database_trouble"]))
     about = "Statements that the database answered with an error of its own"
     yield metric("slotmq_cluster_database_failures_total", COUNTER, about, [((), facts["database_failures"])])
     for name, about, value_ms in (
         ("slotmq_cluster_database_seconds", "Time of the last call of the database", round_trip_ms),
-        ("slotmq_cluster_beat_age_seconds", "Age of the node's last beat that was answered", beat_ms),
-        ("slotmq_cluster_lease_seconds", "How long the node may act after a beat", facts["lease_ms"]),
+        ("slotmq_cluster_beat_age_seconds", "Age of the node's last answered heartbeat", beat_ms),
+        ("slotmq_cluster_lease_seconds", "How long the node may act after a heartbeat", facts["lease_ms"]),
     ):
         yield metric(name, GAUGE, about, [((), None if value_ms is None else value_ms / 1000)])
     nodes = by("node", [(row["node"], int(row["state"] == "alive")) for row in facts["nodes"]])
-    yield metric("slotmq_cluster_node_up", GAUGE, "1 for a node that lives, else 0", nodes)
+    yield metric("slotmq_cluster_node_up", GAUGE, "1 for a node that is alive, else 0", nodes)
 
 
 def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
@@ -125,16 +125,17 @@ def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
     ]
     up = [(labels, int(link["state"] != "down")) for labels, link in links]
     yield metric("slotmq_overlay_link_up", GAUGE, "1 while a link is up, else 0", up)
-    for way in ("sent", "received"):
-        size_bytes = [(labels, link[f"{way}_bytes"]) for labels, link in links]
-        yield metric(f"slotmq_overlay_link_{way}_bytes", GAUGE, f"Bytes {way} in the session of a link", size_bytes)
+    for direction in ("sent", "received"):
+        size_bytes = [(labels, link[f"{direction}_bytes"]) for labels, link in links]
+        about = f"Bytes {direction} in the session of a link"
+        yield metric(f"slotmq_overlay_link_{direction}_bytes", GAUGE, about, size_bytes)
     leaves = [broker for broker in brokers if broker["leaf"]]
     streams: list[Sample] = [
         ((("vhost", stream["vhost"]), ("exchange", stream["exchange"])), stream["lag"])
         for leaf in leaves
         for stream in leaf["streams"]
     ]
-    yield metric("slotmq_overlay_stream_lag_messages", GAUGE, "Messages that some leaf still needs", streams)
+    yield metric("slotmq_overlay_stream_lag_messages", GAUGE, "Messages that at least one leaf still needs", streams)
     sinks: list[Sample] = [
         ((("leaf", sink["leaf"]), ("vhost", sink["vhost"]), ("exchange", sink["exchange"])), sink["lag"])
         for leaf in leaves
@@ -144,7 +145,7 @@ def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
     for key, about in (
         ("delivered", "Messages of other leaves that were published here"),
         ("gaps", "Gaps in the streams of other leaves"),
-        ("forced_out", "Messages that went because a leaf needed them for too long"),
+        ("forced_out", "Messages dropped that a leaf still needed"),
     ):
         if leaves:
             yield metric(f"slotmq_overlay_{key}_total", COUNTER, about, [((), leaf[key]) for leaf in leaves])

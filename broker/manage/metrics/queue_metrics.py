@@ -1,4 +1,4 @@
-"""The metrics of queues, exchanges and vhosts, among them those that RabbitMQ has for a whole cluster."""
+"""Metrics of queues, exchanges and vhosts, including those that RabbitMQ has for a whole cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SESSION_PREFIX: Final = "mqtt-subscription-"
 
 
 class QueueReading:
-    """A queue at the moment of a scrape. What costs more than a number is read when a metric asks for it."""
+    """A queue at the time of a scrape. Values that cost more are read when a metric needs them."""
 
     __slots__ = ("_counts", "_now_ms", "_resident", "_statistics", "queue", "vhost")
 
@@ -34,12 +34,11 @@ class QueueReading:
 
     @property
     def labels(self) -> Labels:
-        """The labels of each sample."""
         return (("vhost", self.vhost), ("queue", self.queue.name))
 
     @property
     def session(self) -> str:
-        """The client of an MQTT session that is not connected, whose queue this is; empty for other queues."""
+        """The client of the disconnected MQTT session that the queue belongs to; empty for other queues."""
         name = self.queue.name
         if not name.startswith(SESSION_PREFIX) or self.queue.consumers:
             return ""
@@ -47,7 +46,7 @@ class QueueReading:
 
     @property
     def counts(self) -> MessageCounts:
-        """Counts of messages published into the queue and delivered from it."""
+        """The counters of messages published into the queue and delivered from it."""
         if self._counts is None:
             self._counts = self._statistics.queue(self.queue)
         return self._counts
@@ -57,8 +56,8 @@ class QueueReading:
         """The number of messages in memory, and their bytes there. Cost: O(slots), once."""
         if self._resident is None:
             messages = size_bytes = 0
-            for stream in self.queue.all_levels:
-                for slot in stream.manager.slots.values():
+            for level in self.queue.all_levels:
+                for slot in level.manager.slots.values():
                     if slot.contents is not None:
                         messages += slot.unsettled
                         size_bytes += slot.bytes
@@ -67,15 +66,14 @@ class QueueReading:
 
     @property
     def slots(self) -> int:
-        """The number of slots of the queue."""
         return slot_count(self.queue)
 
     @property
     def head_age_s(self) -> float | None:
-        """The age of the oldest message at the head of a level: 0 without one, None if it is on disk."""
+        """The age of the oldest first message of a level: 0 without messages, None if one is on disk."""
         oldest_ms = self._now_ms
-        for stream in self.queue.levels:
-            slot = stream.manager.front()
+        for level in self.queue.levels:
+            slot = level.manager.front()
             if slot is None:
                 continue
             message: Message | None = None if slot.contents is None else slot.contents[slot.front(1)[0]]
@@ -86,7 +84,7 @@ class QueueReading:
 
 
 def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Iterator[QueueReading]:
-    """Yield the queues of some vhosts, without those that the broker keeps for itself."""
+    """Yield the queues of vhosts, without the broker's own."""
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
             if not queue.is_internal:
@@ -94,7 +92,7 @@ def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Ite
 
 
 def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[Reading[Queue]]:
-    """Yield the queues of some vhosts, with their types among their labels."""
+    """Yield the queues of vhosts, without the broker's own, with labels for their types."""
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
             if not queue.is_internal:
@@ -108,7 +106,7 @@ OWN_QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
         gauge("queue_slots", "Slots of a queue", lambda r: r.slots),
         gauge(
             "queue_head_age_seconds",
-            "How long the message at the head of a queue has been there, not a number while it is on disk",
+            "Age of the message at the head of a queue, not a number while it is on disk",
             lambda r: r.head_age_s,
         ),
     ),
@@ -117,11 +115,11 @@ INFO_FAMILIES: Final[tuple[Family[Reading[Queue]], ...]] = (
     Family("queue_info", gauge("queue_info", "1 for each queue, with its type", lambda _info: 1)),
 )
 
-ENTERED: Final = (
+PUBLISHED: Final = (
     ("channel_queue_exchange_metrics", "queue"),
     ("queue_exchange_metrics", "queue_exchange"),
 )  # two families with the same numbers
-_CAPACITY: Final = "Whether a consumer would take a message now: 1 or 0"
+_CAPACITY: Final = "1 if a consumer can receive a message now, else 0"
 
 QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
     Family(
@@ -138,11 +136,11 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
         gauge("queue_consumers", "Consumers on a queue", lambda r: len(r.queue.consumers)),
         gauge("queue_consumer_capacity", _CAPACITY, lambda r: int(r.queue.consumers.able())),
         gauge("queue_consumer_utilisation", _CAPACITY, lambda r: int(r.queue.consumers.able())),
-        gauge("queue_messages_ram", "Messages in memory, whether on disk too or not", lambda r: r.resident[0]),
+        gauge("queue_messages_ram", "Messages in memory, which may also be on disk", lambda r: r.resident[0]),
         gauge("queue_messages_ram_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
         gauge(
             "queue_messages_paged_out",
-            "Messages that are on disk alone",
+            "Messages that are only on disk",
             lambda r: r.queue.waiting + r.queue.unacked - r.resident[0],
         ),
         gauge("queue_process_memory_bytes", "Memory of the messages of a queue", lambda r: r.resident[1]),
@@ -153,32 +151,32 @@ QUEUE_FAMILIES: Final[tuple[Family[QueueReading], ...]] = (
             of,
             counter(
                 f"{name}_messages_published_total",
-                "Messages that entered a queue, from whatever exchange",
+                "Messages that entered a queue, from any exchange",
                 lambda r: r.counts.publish,
                 lambda whole: whole.messages.routed,
             ),
         )
-        for of, name in ENTERED
+        for of, name in PUBLISHED
     ],
 )
 
 
 def exchange_readings(vhosts: Iterable[Vhost]) -> Iterator[Reading[Exchange]]:
-    """Yield the exchanges of some vhosts."""
+    """Yield the exchanges of vhosts."""
     for vhost in vhosts:
         for exchange in list(vhost.exchanges.values()):
             yield Reading(exchange, ("vhost", vhost.name), ("exchange", exchange.name))
 
 
 def named_exchanges(vhosts: Iterable[Vhost]) -> Iterator[Reading[Exchange]]:
-    """Yield the exchanges that have a name, without internal ones, as the metrics of a cluster name them."""
+    """Yield the exchanges for the metrics of a cluster: those with a name that are not internal."""
     for reading in exchange_readings(vhosts):
         if reading.of.name and not reading.of.internal:
             yield Reading(reading.of, *reading.labels, ("type", reading.of.type))
 
 
 def vhost_readings(administration: Administration) -> list[Reading[bool]]:
-    """Return whether each vhost runs."""
+    """Return whether each vhost is running."""
     down = administration.vhosts.offline
     return [Reading(name not in down, ("vhost", name)) for name in administration.vhost_names]
 
@@ -199,5 +197,5 @@ BINDING_FAMILIES: Final[tuple[Family[Reading[Exchange]], ...]] = (
     Family("exchange_names", gauge("exchange_name", "1 for each exchange", lambda _reading: 1)),
 )
 VHOST_FAMILIES: Final[tuple[Family[Reading[bool]], ...]] = (
-    Family("vhost_status", gauge("vhost_status", "Whether a vhost runs: 1 or 0", lambda r: int(r.of))),
+    Family("vhost_status", gauge("vhost_status", "1 if a vhost is running, else 0", lambda r: int(r.of))),
 )

@@ -1,6 +1,6 @@
-"""One scrape: reads the broker piece by piece and yields the text.
+"""One scrape: reads the broker in slices and yields the text.
 
-Between two pieces the loop does other work, so that a scrape of thousands of queues delays no delivery.
+The loop does other work between two slices, so that a scrape of thousands of queues does not delay deliveries.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from broker.manage.metrics.queue_metrics import (
 )
 
 READINGS_AT_ONCE: Final = 200  # objects that are read between two turns of the loop
-SLOTS_PER_READING: Final = 10  # slots take as long to look at as one object
+SLOTS_PER_READING: Final = 10  # which take as long to read as one object
 RABBITMQ: Final = "rabbitmq_"
 DETAILED: Final = "rabbitmq_detailed_"
 CLUSTER: Final = "rabbitmq_cluster_"
 OWN: Final = "slotmq_"
 OF_QUEUES: Final = frozenset({"queue_coarse_metrics", "queue_consumer_count", "queue_metrics"})
 QUEUE_METRICS: Final = "queue_metrics"
-QUEUE_CONSUMERS: Final = "queue_consumer_count"  # a part of queue_metrics
+QUEUE_CONSUMERS: Final = "queue_consumer_count"  # included in queue_metrics
 OBJECT_FAMILIES: Final[tuple[Sequence[Family[Any]], ...]] = (
     *(NODE_FAMILIES, LOGIN_FAMILIES, QUEUE_FAMILIES, OWN_QUEUE_FAMILIES, EXCHANGE_FAMILIES),
     *(CHANNEL_FAMILIES, CONNECTION_FAMILIES, BINDING_FAMILIES, VHOST_FAMILIES),
@@ -67,7 +67,7 @@ Pieces = AsyncGenerator[str, None]
 
 
 class Scrape:
-    """Read a broker once."""
+    """Reads a broker once."""
 
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
@@ -81,7 +81,7 @@ class Scrape:
         )
 
     async def aggregated(self) -> Pieces:
-        """Yield the numbers of the whole broker: without labels, however many queues there are."""
+        """Yield the numbers of the whole broker, without labels of objects."""
         yield "".join(self._of_broker("aggregated"))
         async for piece in written(RABBITMQ, NODE_FAMILIES, [self._node]):
             yield piece
@@ -89,12 +89,12 @@ class Scrape:
             yield piece
         vhosts = self._vhosts
         queues, slots = Sums(QUEUE_FAMILIES), 0
-        left: set[tuple[str, str]] = set()  # sessions of MQTT without a connection
+        disconnected: set[tuple[str, str]] = set()  # MQTT sessions
         async for queue in gradually(queue_readings(vhosts, self._broker.statistics), slots_cost):
             queues.add(queue)
             slots += queue.slots
             if queue.session:
-                left.add((queue.vhost, queue.session))
+                disconnected.add((queue.vhost, queue.session))
         channels = Sums(CHANNEL_FAMILIES)
         async for channel in gradually(channel_readings(self._sessions)):
             channels.add(channel)
@@ -108,7 +108,7 @@ class Scrape:
         yield "".join([sums.text(self._whole) for sums in (queues, channels, connections, exchanges)])
         yield gauge_line("slotmq_slots", "Slots of all queues", slots)
         if self._broker.settings().mqtt.enabled:
-            yield gauge_line("slotmq_mqtt_sessions_disconnected", "Sessions that wait for their clients", len(left))
+            yield gauge_line("slotmq_mqtt_sessions_disconnected", "Sessions without a client", len(disconnected))
         yield gauge_line("slotmq_bindings", "Bindings, without those to the default exchange", bindings)
         async for piece in self._totals():
             yield piece
@@ -122,21 +122,21 @@ class Scrape:
             yield piece
 
     async def detailed(self, families: Collection[str], vhosts: Collection[str] | None) -> Pieces:
-        """Yield the requested families: for queues and exchanges, of some vhosts, or all for None. Unknown families
-        yield nothing, as in RabbitMQ.
+        """Yield the requested families, for queues and exchanges of some vhosts, or of all for None. Unknown families
+        are ignored, as in RabbitMQ.
         """
         yield "".join(identity_lines(self._broker, "detailed"))
         chosen = [vhost for vhost in self._vhosts if vhosts is None or vhost.name in vhosts]
         async for piece in self._of_objects(DETAILED, families, chosen):
             yield piece
-        async for piece in written(CLUSTER, only(BINDING_FAMILIES, families), named_exchanges(chosen)):
+        async for piece in written(CLUSTER, families_named(BINDING_FAMILIES, families), named_exchanges(chosen)):
             yield piece
         vhosts_up = vhost_readings(self._broker.administration)
-        async for piece in written(CLUSTER, only(VHOST_FAMILIES, families), vhosts_up):
+        async for piece in written(CLUSTER, families_named(VHOST_FAMILIES, families), vhosts_up):
             yield piece
 
     def _of_broker(self, endpoint: str) -> Iterator[str]:
-        """Yield the metrics without an object: the broker's identity and counters, and SlotMQ's own metrics."""
+        """Yield the metrics of the broker as a whole: its identity and counters, and SlotMQ's own metrics."""
         statistics = self._broker.statistics
         yield from identity_lines(self._broker, endpoint)
         yield from global_lines(self._broker.statistics.by_protocol())
@@ -145,7 +145,6 @@ class Scrape:
         yield from own_lines(self._broker, self._node)
 
     async def _totals(self) -> Pieces:
-        """Yield how many objects there are."""
         channels = 0
         consumers, publishers = Counter({AMQP: 0}), Counter({AMQP: 0})
         async for channel in gradually(channel_readings(self._sessions)):
@@ -165,18 +164,18 @@ class Scrape:
         yield protocol_lines("rabbitmq_global_publishers", "Channels that have published", publishers)
 
     async def _of_objects(self, prefix: str, families: Collection[str] | None, vhosts: Sequence[Vhost]) -> Pieces:
-        """Yield the families of objects that are asked for, all for None."""
+        """Yield the named families of objects, all for None."""
         statistics, sessions = self._broker.statistics, self._sessions
         infos = INFO_FAMILIES if families is None or OF_QUEUES & set(families) else ()
         parts: tuple[tuple[str, Sequence[Family[Any]], Iterable[Any], Callable[[Any], int]], ...] = (
-            (prefix, only(NODE_FAMILIES, families), [self._node], one),
-            (prefix, only(LOGIN_FAMILIES, families), login_readings(self._broker.logins), one),
-            (prefix, only(QUEUE_FAMILIES, families), queue_readings(vhosts, statistics), slots_cost),
-            (OWN, only(OWN_QUEUE_FAMILIES, families), queue_readings(vhosts, statistics), one),
+            (prefix, families_named(NODE_FAMILIES, families), [self._node], one),
+            (prefix, families_named(LOGIN_FAMILIES, families), login_readings(self._broker.logins), one),
+            (prefix, families_named(QUEUE_FAMILIES, families), queue_readings(vhosts, statistics), slots_cost),
+            (OWN, families_named(OWN_QUEUE_FAMILIES, families), queue_readings(vhosts, statistics), one),
             (prefix, infos, queue_infos(vhosts), one),
-            (prefix, only(EXCHANGE_FAMILIES, families), exchange_readings(vhosts), one),
-            (prefix, only(CHANNEL_FAMILIES, families), channel_readings(sessions), one),
-            (prefix, only(CONNECTION_FAMILIES, families), connection_readings(sessions), one),
+            (prefix, families_named(EXCHANGE_FAMILIES, families), exchange_readings(vhosts), one),
+            (prefix, families_named(CHANNEL_FAMILIES, families), channel_readings(sessions), one),
+            (prefix, families_named(CONNECTION_FAMILIES, families), connection_readings(sessions), one),
         )
         for part in parts:
             async for piece in written(*part):
@@ -184,20 +183,19 @@ class Scrape:
 
 
 class Sums(Generic[R]):
-    """Add up the metrics of many objects."""
+    """Adds up the metrics of many objects."""
 
     def __init__(self, families: Iterable[Family[R]]) -> None:
-        self._metrics = [metric for family in only(families, None) for metric in family.metrics]
+        self._metrics = [metric for family in families_named(families, None) for metric in family.metrics]
         self._sums: list[float] = [0] * len(self._metrics)
 
     def add(self, reading: R) -> None:
-        """Add the numbers of one object, except those that the broker has as a whole."""
+        """Add the values of one object, except for metrics with a total of the whole broker."""
         for place, metric in enumerate(self._metrics):
             if metric.total is None:
                 self._sums[place] += metric.value(reading) or 0
 
     def text(self, whole: Whole) -> str:
-        """Return the sums."""
         lines = []
         for place, metric in enumerate(self._metrics):
             value = self._sums[place] if metric.total is None else metric.total(whole)
@@ -206,15 +204,15 @@ class Sums(Generic[R]):
         return "".join(lines)
 
 
-def only(families: Iterable[Family[R]], names: Collection[str] | None) -> list[Family[R]]:
-    """Return the families with these names, all for None; a family that is a part of another is included without it."""
+def families_named(families: Iterable[Family[R]], names: Collection[str] | None) -> list[Family[R]]:
+    """Return the families with these names, all for None, without a family that another one includes."""
     found = [family for family in families if names is None or family.name in names]
     whole = any(family.name == QUEUE_METRICS for family in found)
     return [family for family in found if not (whole and family.name == QUEUE_CONSUMERS)]
 
 
 def slots_cost(reading: QueueReading) -> int:
-    """Return the cost of a queue in objects, because of its slots."""
+    """Return the cost of reading a queue and its slots, in objects."""
     return 1 + reading.slots // SLOTS_PER_READING
 
 
@@ -224,7 +222,7 @@ def one(_reading: Labelled) -> int:
 
 
 async def gradually(readings: Iterable[R], cost: Callable[[R], int] = one) -> AsyncGenerator[R, None]:
-    """Yield readings, and let the loop do other work from time to time."""
+    """Yield readings; after each slice of `READINGS_AT_ONCE`, let the loop do other work."""
     spent = 0
     for reading in readings:
         yield reading
@@ -237,7 +235,7 @@ async def gradually(readings: Iterable[R], cost: Callable[[R], int] = one) -> As
 async def written(
     prefix: str, families: Sequence[Family[R]], readings: Iterable[R], cost: Callable[[R], int] = one
 ) -> Pieces:
-    """Yield the text of families: of each metric, all objects. The labels are made once."""
+    """Yield the text of families, metric by metric. The text of labels is generated once for each object."""
     if not families:
         return
     labelled = [(label_text(reading.labels), reading) async for reading in gradually(readings, cost)]
@@ -249,7 +247,7 @@ async def written(
 
 
 async def lines(name: str, metric: Metric[R], labelled: Sequence[tuple[str, R]]) -> Pieces:
-    """Yield the samples of one metric in pieces."""
+    """Yield the samples of one metric in slices."""
     for at in range(0, len(labelled), READINGS_AT_ONCE):
         piece = labelled[at : at + READINGS_AT_ONCE]
         yield "".join([sample(name, labels, metric.value(reading)) for labels, reading in piece])

@@ -1,6 +1,6 @@
-"""Shared scrapes: one is made at a time, and equal requests share its text.
+"""Shared scrapes: one runs at a time, and equal requests share its text.
 
-A scrape needs no login and may read all objects of the broker, so neither work nor text may grow with the requests.
+A scrape needs no login and reads all objects of the broker, so its work and memory must not grow with the requests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
 
 KEPT_MAX_BYTES: Final = 64 << 20  # of texts that are still being read
 PIECE_BYTES: Final = 64 << 10
-REST: Final = 3  # a network waits this many times the duration of its last scrape before the next one
+REST_RATIO: Final = 3  # a network waits this many times the duration of its last scrape before the next one
 
 Make = Callable[[], AsyncGenerator[str, None]]
 
@@ -38,17 +38,17 @@ class ScrapeText:
 
 
 class SharedScrapes:
-    """Render scrapes as text, one at a time.
+    """Runs scrapes one at a time, and shares their texts.
 
-    Networks take turns, and each has only part of the time. Texts that clients do not read are bounded: the oldest is
-    forgotten, and its readers are disconnected.
+    Networks take turns, and each gets only a part of the time. Texts that clients do not read are bounded: the oldest
+    one is dropped, and its readers are disconnected.
     """
 
     def __init__(self, kept_max_bytes: int = KEPT_MAX_BYTES) -> None:
-        """`kept_max_bytes` limits the texts that are still being read, besides the newest one."""
+        """`kept_max_bytes` limits the texts that are being read, besides the newest one."""
         self._kept_max_bytes = kept_max_bytes
         self._newest: dict[Hashable, ScrapeText] = {}
-        self._kept: dict[ScrapeText, None] = {}  # the newest ones, and those that are read; oldest first
+        self._kept: dict[ScrapeText, None] = {}  # the newest ones and those being read, oldest first
         self._making: dict[Hashable, asyncio.Future[ScrapeText | None]] = {}
         self._turn = asyncio.Lock()
         self._networks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -56,9 +56,9 @@ class SharedScrapes:
     async def pieces(
         self, key: Hashable, client: ApiClient, make: Make, shared_s: float
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the text of the scrape with a key: one not older than `shared_s`, or a new one from `make`."""
+        """Yield the text of the scrape with a key, which is not older than `shared_s`, or a new one from `make`."""
         text = await self._text(key, client.peer.network, make, shared_s)
-        while not text.pieces:  # it was forgotten while this client waited
+        while not text.pieces:  # it was dropped while this client waited
             text = await self._text(key, client.peer.network, make, shared_s)
         text.readers[client] = None
         self._kept.setdefault(text)
@@ -67,7 +67,7 @@ class SharedScrapes:
                 yield piece
         finally:
             text.readers.pop(client, None)
-            self._let_go(text)
+            self._drop_unused(text)
 
     async def _text(self, key: Hashable, network: str, make: Make, shared_s: float) -> ScrapeText:
         loop = asyncio.get_running_loop()
@@ -79,12 +79,12 @@ class SharedScrapes:
             if making is None:
                 break
             found = await asyncio.shield(making)
-            if found is not None:  # else the client for which it was made has left
+            if found is not None:  # else the client that started it has disconnected
                 return found
         made = self._making[key] = loop.create_future()
         text: ScrapeText | None = None
         try:
-            text = await self._made_in_turn(network, make)
+            text = await self._scrape_in_turn(network, make)
             self._newest[key] = text
             loop.call_later(shared_s, self._expire, key, text)
             return text
@@ -92,7 +92,7 @@ class SharedScrapes:
             del self._making[key]
             made.set_result(text)
 
-    async def _made_in_turn(self, network: str, make: Make) -> ScrapeText:
+    async def _scrape_in_turn(self, network: str, make: Make) -> ScrapeText:
         loop = asyncio.get_running_loop()
         own_turn = self._networks.get(network)
         if own_turn is None:
@@ -103,13 +103,13 @@ class SharedScrapes:
             async with self._turn:
                 begun_s = loop.time()
                 try:
-                    return await self._made(make)
+                    return await self._scrape(make)
                 finally:
                     took_s = loop.time() - begun_s
         finally:
-            loop.call_later(REST * took_s, own_turn.release)
+            loop.call_later(REST_RATIO * took_s, own_turn.release)
 
-    async def _made(self, make: Make) -> ScrapeText:
+    async def _scrape(self, make: Make) -> ScrapeText:
         pieces, piece = [], bytearray()
         async with aclosing(make()) as lines:
             async for line in lines:
@@ -125,31 +125,31 @@ class SharedScrapes:
 
     def _make_room(self, size_bytes: int) -> None:
         """Drop the oldest texts until there is room for one of this size."""
-        left_bytes = self._kept_max_bytes - size_bytes - sum([text.size_bytes for text in self._kept])
+        room_bytes = self._kept_max_bytes - size_bytes - sum([text.size_bytes for text in self._kept])
         for text in list(self._kept):
-            if left_bytes >= 0:
+            if room_bytes >= 0:
                 return
             for client in text.readers:
                 _log.warning("http.client_dropped", conn=client.peer.name, reason="it reads a scrape too slowly")
                 client.abort()
-            text.pieces.clear()  # a reader's generator may live on for a moment
+            text.pieces.clear()  # the generators of readers may still run
             del self._kept[text]
             self._newest = {key: newest for key, newest in self._newest.items() if newest is not text}
-            left_bytes += text.size_bytes
+            room_bytes += text.size_bytes
 
     def _expire(self, key: Hashable, text: ScrapeText) -> None:
         if self._newest.get(key) is text:
             del self._newest[key]
-        self._let_go(text)
+        self._drop_unused(text)
 
-    def _let_go(self, text: ScrapeText) -> None:
-        """Drop a text that has no readers and that no request can share."""
+    def _drop_unused(self, text: ScrapeText) -> None:
+        """Drop a text without readers that is no longer shared."""
         if not text.readers and text not in self._newest.values():
             self._kept.pop(text, None)
 
 
 def metric_routes() -> list[ApiRoute]:
-    """Return the routes; equal requests share one text."""
+    """Return the routes for metrics."""
     shared = SharedScrapes()
 
     def answer(call: Call, key: Hashable, make: Make) -> Response:
@@ -157,17 +157,14 @@ def metric_routes() -> list[ApiRoute]:
         return PieceResponse(shared.pieces(key, call.client, make, shared_s), media_type=CONTENT_TYPE)
 
     async def aggregated(call: Call) -> Response:
-        """Answer with the numbers of the whole broker."""
         return answer(call, "aggregated", lambda: Scrape(call.broker).aggregated())
 
     async def per_object(call: Call) -> Response:
-        """Answer with the numbers of each object."""
         return answer(call, "per-object", lambda: Scrape(call.broker).per_object())
 
     async def detailed(call: Call) -> Response:
-        """Answer with the families that are asked for, of the vhosts that are asked for."""
-        families, asked = FAMILY_NAMES & set(call.every("family")), call.every("vhost")
-        vhosts = frozenset(call.broker.administration.vhosts.keys() & set(asked)) if asked else None
+        families, names = FAMILY_NAMES & set(call.every("family")), call.every("vhost")
+        vhosts = frozenset(call.broker.administration.vhosts.keys() & set(names)) if names else None
         return answer(call, ("detailed", families, vhosts), lambda: Scrape(call.broker).detailed(families, vhosts))
 
     return [

@@ -1,1 +1,1 @@
-"""The web page: static files under `web`, and the routes that serve them."""
+"""The web page: static files in `web`, and the routes that serve them."""

@@ -23,20 +23,20 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
-    "Cache-Control": "no-cache",  # kept by the browser, which asks each time whether it is still true
+    "Cache-Control": "no-cache",  # cached by the browser, which revalidates it each time
 }
-"""Only scripts and styles of this host run, none that stand within the page, and no other site may frame it."""
+"""Only scripts and styles of this host are allowed, no inline ones, and no other site can frame the page."""
 
 
 def page_routes() -> list[ApiRoute]:
-    """Return the routes: the page itself, and its files under /page. None needs a login, and none holds data."""
+    """Return the routes of the page and its files, which contain no data and so need no login."""
     names = sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*") if file.is_file())
     files = [ApiRoute("GET", f"/page/{name}", Needs.NOTHING, partial(send, name)) for name in names if name != START]
     return [ApiRoute("GET", "/", Needs.NOTHING, partial(send, START)), *files]
 
 
 async def send(name: str, call: Call) -> Response:
-    """Answer with a file, or with 304 if the browser has it already."""
+    """Answer with a file, or with 304 if the browser has it."""
     content, tag = content_of(name)
     headers = {**HEADERS, "ETag": tag}
     if call.request.headers.get("if-none-match") == tag:

@@ -174,7 +174,7 @@ def reach_section(values: Values) -> str:
         for row in found["unmatched"]
     ]
     head = ("vhost", "exchange", "routing key", "messages")
-    return made + _said(f"{messages} under {keys}; the busiest are:") + table(head, rows, most=UNMATCHED_MAX)
+    return made + _said(f"{messages} under {keys}; the busiest are:") + table(head, rows, rows_max=UNMATCHED_MAX)
 
 
 def bindings_section(values: Values) -> str:

@@ -47,7 +47,7 @@ async def browser(chromium: str) -> AsyncIterator[Any]:
 async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[BrokerServer]:
     """Provide the broker whose page is shown."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(live, "LOOK_S", 0.1)
+        patch.setattr(live, "POLL_S", 0.1)
         folder = tmp_path_factory.mktemp("page") / "data"
         async with running_broker(folder, http=HTTP, mqtt={"enabled": True, "port": 0}) as broker:
             yield broker

@@ -33,7 +33,7 @@ async def test_life_of_a_user(tab: Tab, shown: BrokerServer) -> None:
     await tab.sees("No access to any vhost")
     users: Any = shown.administration.users
     assert set(users.get("t-ann").tags) == {"management", "monitoring"}
-    await tab.page.click("text=Give rights…")
+    await tab.page.click("text=Set permissions…")
     await tab.page.fill("dialog [name=configure]", "^ann")
     await tab.page.click("dialog .primary")
     await tab.sees("^ann", "tbody")

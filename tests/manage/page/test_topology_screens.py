@@ -102,7 +102,7 @@ async def test_dead_letters_tell_their_story_and_go_back(tab: Tab, amqp: Any, sh
     await tab.press("r")
     await tab.page.fill("dialog [name=limit]", "1")
     await tab.page.click("dialog .primary")
-    await tab.sees("1 dead letter sent back", ".toasts")
+    await tab.sees("1 dead letter requeued", ".toasts")
     await eventually(lambda: queue_of(shown, "t.more").ready == 1)
     await eventually_count(tab, ".message-list button", 1)
     await tab.page.click("text=Requeue…")
@@ -211,7 +211,7 @@ async def test_cluster_and_overlay_as_a_node_would_tell(tab: Tab) -> None:
     await tab.sees("This node does not reach the database", ".notice")
     await tab.sees("2 changes", "tbody")
     assert await tab.page.locator(".lease.bad").count() == 2
-    assert await tab.page.locator(".lease").all_inner_texts() == ["5 s", "1 s", "run out"]
+    assert await tab.page.locator(".lease").all_inner_texts() == ["5 s", "1 s", "expired"]
     await tab.show("overlay")
     await tab.sees("1 link down", ".notice")
     await tab.sees("8 more", ".graph")

@@ -225,7 +225,7 @@ def test_sections_that_do_not_go_together_are_one_line(monkeypatch: pytest.Monke
     monkeypatch.setenv("SLOTMQ_TLS__VERIFY", "peer")
     with pytest.raises(SettingsError) as refused:
         load()
-    assert refused.value.problems == ('tls: verify = "peer" needs cafile: nobody is trusted without',)
+    assert refused.value.problems == ('tls: verify = "peer" needs cafile: without it no client is trusted',)
 
 
 def test_default_is_that_of_the_settings() -> None:

@@ -106,7 +106,7 @@ def test_a_disk_may_be_too_slow_and_too_fast() -> None:
     """The median counts: one slow sync is not a slow disk."""
     assert sync_finding(0.001, 0.002, 0.5).verdict is Verdict.OK
     assert sync_finding(0.001, 0.030, 0.040).advice == "use a faster disk, an SSD for example"
-    assert "perhaps no power loss" in sync_finding(*[0.000_001] * 5).advice
+    assert "perhaps not a power loss" in sync_finding(*[0.000_001] * 5).advice
 
 
 def test_the_machine_is_compared_with_the_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,14 +115,14 @@ def test_the_machine_is_compared_with_the_settings(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(machine_checks, "memory_limit_bytes", lambda: 512 * MIB)
     (tmp_path / "somaxconn").write_text("128\n")
     (tmp_path / "cpu.max").write_text("25000 100000\n")
-    monkeypatch.setattr(machine_checks, "BACKLOG", tmp_path / "somaxconn")
-    monkeypatch.setattr(machine_checks, "PROCESSOR", tmp_path / "cpu.max")
+    monkeypatch.setattr(machine_checks, "SOMAXCONN_FILE", tmp_path / "somaxconn")
+    monkeypatch.setattr(machine_checks, "CPU_QUOTA_FILE", tmp_path / "cpu.max")
     settings = in_folder(tmp_path, memory={"alarm_bytes": 1024 * MIB})
     findings = list(machine_findings(settings))
     assert found(findings, "descriptors").advice == "ulimit -n 11024, or LimitNOFILE=11024 in the unit of systemd"
     assert found(findings, "memory").verdict is Verdict.BAD
     assert "sysctl -w net.core.somaxconn=1024" in found(findings, "kernel").advice
-    assert found(findings, "processor").found == "the control group may use 25 % of one processor"
+    assert found(findings, "processor").found == "the control group can use 25 % of one processor"
     server = {"connections_max": 100, "data_dir": tmp_path}
     settings = Settings(server=server, memory={"alarm_bytes": 200 * MIB})
     findings = list(machine_findings(settings))
@@ -192,4 +192,4 @@ def test_the_running_broker_tells_what_is_wrong() -> None:
     findings = list(broker_findings(down))
     assert found(findings, "vhost").verdict is Verdict.BAD
     assert found(findings, "descriptors").verdict is Verdict.WARN
-    assert found(findings, "broker").found.startswith("version x runs, and ")
+    assert found(findings, "broker").found.startswith("version x is running, and ")

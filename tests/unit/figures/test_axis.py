@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.figures.axis import Axis, bucket_axis, decade_axis, even_axis, percentile_axis, rarest_percent, span_axis
+from broker.figures.axis import Axis, bucket_axis, decade_axis, even_axis, percentile_axis, slowest_percent, span_axis
 
 VALUES = st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=5)
 MAKERS: dict[str, Callable[[list[float]], Axis]] = {
@@ -62,7 +62,7 @@ def test_nothing_to_draw_is_an_axis_all_the_same(values: list[float]) -> None:
 
 def test_each_nine_has_the_same_room() -> None:
     """99 % is as far from 90 % as 99.9 % from 99 %; the slowest of a thousand is the last."""
-    axis = percentile_axis("", rarest_percent(1000))
+    axis = percentile_axis("", slowest_percent(1000))
     steps = [axis.place(percent) for percent in (0.0, 90.0, 99.0, 99.9)]
     assert steps == pytest.approx([0, 1 / 3, 2 / 3, 1])
     assert [text for _, text in axis.ticks] == ["0", "50", "90", "99", "99.9"]

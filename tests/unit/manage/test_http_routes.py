@@ -12,7 +12,7 @@ from broker.core.definitions.reading import NotStored, NotWritten
 from broker.manage.app import RouteTable
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.refusal import HttpRefused, refusal_of
-from broker.manage.request_target import integer, only, path_words, query_of
+from broker.manage.request_target import check_parameters, integer, path_words, query_of
 from broker.operations.operation import refusing
 from broker.operations.request import OperationRefused, Request
 
@@ -122,7 +122,7 @@ def test_a_number_of_the_query_is_checked(value: str) -> None:
 def test_an_unknown_parameter_is_refused() -> None:
     """An unknown parameter is refused, because a misspelt filter must not select everything."""
     with pytest.raises(HttpRefused, match="no parameter 'afer' here"):
-        only(query_of(b"afer=1"), ["after"])
+        check_parameters(query_of(b"afer=1"), ["after"])
 
 
 @pytest.mark.parametrize("rabbitmq", [True, False])

@@ -104,7 +104,7 @@ def test_a_session_ends_with_what_it_began_with(world: World, change: str) -> No
 
 def test_there_are_so_many_sessions(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A user's oldest session makes room for the next, and the oldest of all where all have too many."""
-    monkeypatch.setattr(login, "OF_A_USER_MAX", 2)
+    monkeypatch.setattr(login, "SESSIONS_USER_MAX", 2)
     monkeypatch.setattr(login, "SESSIONS_MAX", 3)
     first, second = world.begin(), world.begin()
     world.sessions.user(first)

@@ -8,7 +8,7 @@ import pytest
 
 from broker.manage import samples as samples_module
 from broker.manage.history import History, SampleRange, sample_range
-from broker.manage.samples import FORGET_S, UNWATCHED_S, WATCHED_MAX, AskedRates, Sampled, Samples
+from broker.manage.samples import FORGET_S, UNWATCHED_S, WATCHED_MAX, RequestedRates, Sampled, Samples
 
 INTERVAL_S = 5.0
 
@@ -29,9 +29,9 @@ def clock() -> Moment:
     return Moment()
 
 
-def asked_rates(clock: Moment) -> AskedRates:
+def asked_rates(clock: Moment) -> RequestedRates:
     """Return rates by that clock."""
-    return AskedRates(INTERVAL_S, clock, lambda: clock.now_s + 1e9)
+    return RequestedRates(INTERVAL_S, clock, lambda: clock.now_s + 1e9)
 
 
 def test_a_rate_is_measured_since_a_reading_one_to_two_intervals_old(clock: Moment) -> None:

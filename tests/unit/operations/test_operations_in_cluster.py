@@ -39,7 +39,7 @@ async def test_a_dead_node_is_counted_out() -> None:
 
 @pytest.mark.parametrize(
     ("name", "reason"),
-    [("a", "'a' is this node"), ("b", "node 'b' lives"), ("d", "no node 'd'")],
+    [("a", "'a' is this node"), ("b", "node 'b' is alive"), ("d", "no node 'd'")],
 )
 async def test_no_other_node_is_counted_out(name: str, reason: str) -> None:
     """A node that lives, this node and an unknown one are refused, each with its reason."""

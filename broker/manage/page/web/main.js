@@ -1,4 +1,4 @@
-// Starts the page: learn who looks, then show the frame, or the login form first.
+// Starts the page: loads the user, then shows the frame, or the login form first.
 
 import { put } from "./parts/dom.js";
 import { notice } from "./parts/panels.js";

@@ -1,6 +1,6 @@
-// Requests to the broker's HTTP API. A cookie says who asks; changes carry the header that other sites cannot send.
+// Requests to the broker's HTTP API. A cookie identifies the user; requests have the header that other sites cannot send.
 
-/** A request that failed: `status`, and the reason as the broker worded it. */
+/** A failed request: its status, and the broker's reason as the message. */
 export class ApiError extends Error {
   constructor(status, reason) {
     super(reason);
@@ -8,7 +8,7 @@ export class ApiError extends Error {
   }
 }
 
-/** Return "/api/..." of path words and query values; words are quoted, empty values left out. */
+/** Return the path "/api/..." for words, which are quoted, and query values, of which empty ones are left out. */
 export function path(words, query) {
   const text = words.map((word) => encodeURIComponent(word)).join("/");
   const given = Object.entries(query ?? {}).filter(([, set]) => set !== undefined && set !== null && set !== "");
@@ -20,13 +20,13 @@ export function get(words, query, signal) {
   return send("GET", words, { query, signal });
 }
 
-/** Send a change and return the answer, or null if it has no body. A body that is a text is JSON already. */
+/** Send a change and return the answer, or null if it has no body. A string as body is already JSON. */
 export function change(method, words, body, { query, headers, signal } = {}) {
   return send(method, words, { body, query, headers, signal });
 }
 
-/** Carry out a command of the command line, and return its result; `told` gets its progress. Raises: ApiError, AbortError. */
-export async function command(verb, fields, told, signal) {
+/** Run a command of the command line, and return its result; call `report` with progress. Raises: ApiError, AbortError. */
+export async function command(verb, fields, report, signal) {
   const body = `${JSON.stringify({ verb, ...fields })}\n`;
   const headers = { "X-Requested-With": "slotmq" };
   const response = await fetch("/v1/control", { method: "POST", headers, body, signal, credentials: "same-origin", cache: "no-store" });
@@ -37,7 +37,7 @@ export async function command(verb, fields, told, signal) {
     const lines = (text + (piece.value ?? "")).split("\n");
     text = lines.pop();
     for (const line of lines.map(JSON.parse)) {
-      if (line.progress) told(line.progress);
+      if (line.progress) report(line.progress);
       else if (line.ok) return line.result;
       else throw new ApiError(400, line.error);
     }
@@ -69,19 +69,19 @@ async function send(method, words, { body, query, headers, signal }) {
 }
 
 async function failure(response, words) {
-  let told = {};
+  let answer = {};
   try {
-    told = JSON.parse(await response.text());
+    answer = JSON.parse(await response.text());
   } catch {
-    // an answer without JSON: the status alone has to do
+    // not JSON: the status has to suffice
   }
-  // 401 may say that the session ended, or that this user may not do this: the frame finds out which
+  // after a 401 the frame checks whether the session has ended or the user lacks a permission
   if (response.status === 401 && !["session", "whoami"].includes(words[0])) window.dispatchEvent(new Event("slotmq-refused"));
-  const reason = told.reason ?? told.error ?? response.statusText ?? "";
+  const reason = answer.reason ?? answer.error ?? response.statusText ?? "";
   return new ApiError(response.status, String(reason) || `status ${response.status}`);
 }
 
-/** Return true if an error is only the end of a screen that asked. */
+/** Return whether an error only means that the request was aborted, because the screen was left. */
 export function isAbort(error) {
   return error?.name === "AbortError";
 }

@@ -1,4 +1,4 @@
-// Line charts over time, drawn in SVG. Colours come from the style sheet, so both themes need no second drawing.
+// Line charts over time, drawn in SVG. Colours are set by the style sheet, so a new theme needs no new drawing.
 
 import { h, put, s, say } from "./dom.js";
 import { clock } from "./format.js";
@@ -11,8 +11,8 @@ const SHORTEST_MS = 30_000;
 /**
  * Return {element, update(times, values, span_ms)} of a chart.
  *
- * series: [{name, label, k}], `k` the number of a colour. `format` writes a value. `values` holds a list for each
- * name; null interrupts the line. Shapes: times ascending, as long as each list.
+ * series: [{name, label, k}], where `k` is the number of a colour. `format` returns the text of a value. `values` has a
+ * list for each name, as long as `times`, which ascend; null interrupts the line.
  */
 export function chart({ series, format, title, area = true, head = [] }) {
   return new Chart(series, format, title, area, head);
@@ -43,7 +43,7 @@ class Chart {
     new ResizeObserver(() => this._draw()).observe(this.svg);
   }
 
-  /** Show other values. */
+  /** Replace the values. */
   update(times, values, spanMs) {
     this.times = times;
     this.values = values;
@@ -68,7 +68,7 @@ class Chart {
     const height = this.svg.clientHeight;
     if (width < 40 || height < 40) return;
     const to = this.times.length ? this.times.at(-1) : Date.now();
-    // a history that is shorter than the span fills the chart all the same
+    // a history that is shorter than the span fills the chart, too
     const from = Math.max(to - this.spanMs, Math.min(this.times[0] ?? 0, to - SHORTEST_MS));
     const shown = this.series.filter((one) => !this.off.has(one.name));
     const inside = this.times.map((at) => at >= from);
@@ -170,7 +170,7 @@ function timeTicks(from, to, width) {
   return marks;
 }
 
-/** Return a small line without axes, for a key figure. */
+/** Return a small line chart without axes, for a key figure. */
 export function spark(k) {
   const svg = s("svg", { class: `spark k${k}`, viewBox: "0 0 100 22", preserveAspectRatio: "none", "aria-hidden": "true" });
   svg.update = (values) => {

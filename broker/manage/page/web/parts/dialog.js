@@ -1,10 +1,10 @@
-// Dialogs: a form in a <dialog>, which the browser keeps focused and closes by Escape.
+// Dialogs: forms in a <dialog>, in which the browser keeps the focus, and which Escape closes.
 
 import { button, h, put } from "./dom.js";
 
 /**
- * Show a form and run `submit(values, form)` when it is sent; close it unless that fails.
- * An error is shown in the dialog. Return a promise of true if the form was sent, of false if it was closed.
+ * Show a form, run `submit(values, form)` when it is submitted, and close it, or show the error.
+ * Return a promise of true if the form was submitted, of false if it was closed.
  */
 export function ask({ title, body = [], action = "OK", look = "primary", wide = false, submit }) {
   return new Promise((resolve) => {
@@ -47,7 +47,7 @@ export function ask({ title, body = [], action = "OK", look = "primary", wide = 
   });
 }
 
-/** Show something to read, with a button that closes it. */
+/** Show a text with a button that closes it. */
 export function show({ title, body, wide = false }) {
   const close = button("Close", "primary", () => dialog.close());
   const form = h("form", { method: "dialog" }, h("h2", {}, title), body, h("div", { class: "dialog-foot" }, close));

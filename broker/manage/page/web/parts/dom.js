@@ -1,4 +1,4 @@
-// Builds elements. Text goes into text nodes and attributes only: nothing here parses markup.
+// Builds elements. Text is only put into text nodes and attributes: nothing here parses markup.
 
 const SVG = "http://www.w3.org/2000/svg";
 const PROPERTIES = new Set(["value", "checked", "disabled", "selected", "hidden", "indeterminate", "readOnly"]);
@@ -26,7 +26,7 @@ function fill(element, props, children) {
   return element;
 }
 
-/** Return what may be appended of nested children: nodes, and strings as text. */
+/** Return nested children as a flat list of nodes and strings, without null, undefined and false. */
 export function nodes(children) {
   return children.flat(Infinity).filter((child) => child !== null && child !== undefined && child !== false);
 }
@@ -37,7 +37,7 @@ export function put(element, ...children) {
   return element;
 }
 
-/** Set the text of an element if it differs, so that a selection of the reader survives. */
+/** Set the text of an element if it differs, so that the user's selection stays. */
 export function say(element, text) {
   const wanted = String(text);
   if (element.textContent !== wanted) element.textContent = wanted;
@@ -64,12 +64,12 @@ const ICONS = {
   play: "M5.5 3.8v8.4l6.5-4.2z",
 };
 
-/** Return an icon that says nothing to a screen reader; its button has the label. */
+/** Return an icon, hidden from screen readers; its button has the label. */
 export function icon(name) {
   return s("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, s("path", { d: ICONS[name] }));
 }
 
-/** Return the mark of SlotMQ: three slots, one full, one half full, one that has begun. */
+/** Return the logo of SlotMQ: three slots, of which one is full, one about half full and one nearly empty. */
 export function mark() {
   const slot = (y, width, look) => s("rect", { x: 1, y, width, height: 5, rx: 1.5, class: look });
   return s(

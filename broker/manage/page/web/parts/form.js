@@ -15,7 +15,7 @@ export function number(label, name, props = {}, hint = null) {
   return field(label, name, { type: "number", inputmode: "numeric", min: 0, step: 1, ...props }, hint);
 }
 
-/** Return a field of several lines. */
+/** Return a text field of several lines. */
 export function area(label, name, props = {}, hint = null) {
   const { value, ...others } = props;
   const input = h("textarea", { class: "textarea", name, spellcheck: "false", ...others });
@@ -50,7 +50,7 @@ function labelled(label, input, hint) {
   return h("label", { class: "field" }, h("span", {}, label), input, hint && h("span", { class: "hint" }, hint));
 }
 
-/** Return the buttons of a choice of which one is pressed. `options`: pairs of value and label. */
+/** Return a choice as buttons, one of which is pressed. `options`: pairs of value and label. */
 export function segments(label, options, chosen, choose) {
   const box = h("div", { class: "segments", role: "group", "aria-label": label });
   for (const [set, text] of options) {
@@ -64,7 +64,7 @@ export function segments(label, options, chosen, choose) {
   return box;
 }
 
-/** Return the object that a text of JSON is; an empty text is an empty object. Raises: Error that names the field. */
+/** Return the object in a JSON text; an empty text is an empty object. Raises: Error, which names the field. */
 export function jsonObject(text, name) {
   if (text.trim() === "") return {};
   let parsed;

@@ -1,8 +1,8 @@
-// Numbers, sizes, durations and names as text. Every function takes what the API sent: null is "–", and a field that an
-// answer lacks is unknown.
+// Numbers, sizes, durations and names as text. Every function accepts null, which is shown as "–", and undefined, a
+// field that an answer lacks, which is shown as unknown.
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
-/** Stands for what is not known, which is never shown as none. */
+/** Shown for unknown values, as distinct from none. */
 export const UNKNOWN = "?";
 const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 

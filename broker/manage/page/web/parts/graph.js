@@ -4,11 +4,11 @@ import { h, put, s } from "./dom.js";
 import { bytes, count } from "./format.js";
 
 const ROW = 46;
-const LEAVES_SHOWN = 12; // of one tree node; the rest is counted
-const WIDTH_MIN = 560; // narrower screens scroll
-const HALF = 78; // of the width of a box
+const LEAVES_SHOWN = 12; // of one tree node; the others are counted
+const WIDTH_MIN = 560; // narrower screens scroll the graph
+const HALF = 78; // half of the width of a box
 
-/** Return {element, update(brokers)} of the graph. Shapes: brokers as GET /api/slotmq/overlay answers. */
+/** Return {element, update(brokers)} of the graph. Shapes: brokers are as in answers of GET /api/slotmq/overlay. */
 export function graph() {
   const svg = s("svg", { role: "img", "aria-label": "Brokers of the overlay" });
   const frame = h("div", { class: "graph-frame", tabindex: 0 }, svg);
@@ -25,15 +25,15 @@ export function graph() {
     draw();
   };
   new ResizeObserver(draw).observe(frame);
-  const legend = h("div", { class: "legend" }, [["up", "link up"], ["full", "link up, and slower than what it has to send"], ["down", "link down"]].map(([state, label]) => h("span", { class: "row tight" }, h("span", { class: `key link-${state}` }), label)));
+  const legend = h("div", { class: "legend" }, [["up", "link up"], ["full", "link up, with a backlog"], ["down", "link down"]].map(([state, label]) => h("span", { class: "row tight" }, h("span", { class: `key link-${state}` }), label)));
   return { element: h("div", { class: "graph stack tight" }, legend, frame), update };
 }
 
-/** Return the shapes of brokers; `columns` are the middles of brokers, neighbours and leaves. */
+/** Return the shapes of brokers; `columns` are the centres of the columns of brokers, neighbours and leaves. */
 function layout(brokers, columns) {
   const edges = [];
   const nodes = [];
-  const places = new Map(); // tree node -> y of its leaves, each once
+  const places = new Map(); // tree node -> y of its leaves, which are drawn once
   let y = ROW / 2;
   for (const broker of brokers) {
     const first = y;

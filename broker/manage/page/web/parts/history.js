@@ -1,4 +1,4 @@
-// The last hour of numbers, for charts: what the broker remembers, continued by the live stream.
+// The last hour of numbers, for charts: the broker's history, continued by the live stream.
 
 const KEPT_MS = 3_600_000;
 
@@ -10,12 +10,12 @@ export class History {
     this.values = Object.fromEntries(names.map((name) => [name, []]));
   }
 
-  /** Begin with what the broker remembers: {at: [...], name: [...]}; null is a moment without a value. */
-  load(told) {
-    const later = this.at.map((at, index) => [at, index]).filter(([at]) => at > (told.at.at(-1) ?? 0));
+  /** Prepend the broker's history: {at: [...], name: [...]}; null is a time without a value. */
+  load(past) {
+    const later = this.at.map((at, index) => [at, index]).filter(([at]) => at > (past.at.at(-1) ?? 0));
     const kept = Object.fromEntries(this.names.map((name) => [name, later.map(([, index]) => this.values[name][index])]));
-    this.at = [...told.at, ...later.map(([at]) => at)];
-    for (const name of this.names) this.values[name] = [...(told[name] ?? told.at.map(() => null)), ...kept[name]];
+    this.at = [...past.at, ...later.map(([at]) => at)];
+    for (const name of this.names) this.values[name] = [...(past[name] ?? past.at.map(() => null)), ...kept[name]];
   }
 
   /** Add a sample. */
@@ -29,7 +29,7 @@ export class History {
     }
   }
 
-  /** Return the last values of a name, for a small line. */
+  /** Return the last values of a name, for a small chart. */
   last(name, spanMs) {
     const from = (this.at.at(-1) ?? 0) - spanMs;
     return this.values[name].filter((_, index) => this.at[index] >= from);

@@ -1,20 +1,20 @@
-// Keys. They work unless the reader types into a field or a dialog is open.
+// Keyboard shortcuts, which work unless a field has the focus or a dialog is open.
 
 import { h } from "./dom.js";
 import { show } from "./dialog.js";
 
-const keys = []; // {keys: "g q", label, group, press}
+const keys = []; // {pressed: "g q", label, group, press}
 let prefix = "";
 let prefixTimer = 0;
 
-/** Let a key, or two in a row ("g q"), do something until `signal` aborts. */
+/** Register a shortcut of one key or two ("g q") until `signal` aborts. */
 export function onKey(pressed, label, press, { group = "This screen", signal } = {}) {
   const entry = { pressed, label, group, press };
-  keys.unshift(entry); // the newest first: a screen may take a key over
+  keys.unshift(entry); // newest first, so that screens can override keys
   signal?.addEventListener("abort", () => keys.splice(keys.indexOf(entry), 1));
 }
 
-/** Show what the keys do. */
+/** Show the shortcuts. */
 export function showKeys() {
   const groups = new Map();
   for (const entry of [...keys].reverse()) {
@@ -31,7 +31,7 @@ export function showKeys() {
   show({ title: "Keyboard", body, wide: true });
 }
 
-/** Begin to listen. */
+/** Start to handle keys. */
 export function listen() {
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;

@@ -1,4 +1,4 @@
-// The limits of a vhost or of a user, each set and cleared by itself.
+// The limits of a vhost or of a user, each set and cleared separately.
 
 import { button, h, put } from "./dom.js";
 import { change, get } from "./api.js";
@@ -6,7 +6,7 @@ import { count } from "./format.js";
 import { card } from "./panels.js";
 import { toast, toastError } from "./toast.js";
 
-/** Return a card. `words`: ["vhost-limits", vhost]; `names`: pairs of limit and label. */
+/** Return the card of the limits. `words`: ["vhost-limits", vhost]; `names`: pairs of limit and label. */
 export async function limitsCard(words, names, view, mayChange) {
   const box = h("div", { class: "limits" });
   const show = async () => {

@@ -1,12 +1,11 @@
-// The stream of live numbers: one for the tab, with the topics that the screen follows. It ends while the tab is
-// hidden, since a browser opens only a few connections to a host, and begins again when the tab is looked at.
-// It is read by fetch and not by EventSource, which could not send the header that keeps the browser from asking for
-// a password itself.
+// The stream of live numbers: one per tab, with the topics that the screen follows. It is closed while the tab is hidden,
+// because a browser opens only a few connections to a host.
+// It uses fetch and not EventSource, which cannot send the header that prevents the browser's own password dialog.
 
-const AGAIN_MS = 3000; // between two attempts
-const ENDED_MS = 300; // after a stream that worked has ended
-const SILENT_MS = 20_000; // without a byte: the broker says something every 15 s at least
-const SCREEN_MS = 4800; // between two ticks, at which a screen asks for its lists again
+const RETRY_MS = 3000; // between two attempts
+const ENDED_MS = 300; // before the next attempt after a stream that worked
+const SILENT_MS = 20_000; // without a byte, after which the broker is silent: it sends one at least every 15 s
+const SCREEN_MS = 4800; // between two ticks, at which screens reload their lists
 const followers = new Map(); // topic -> set of listeners
 const stateListeners = new Set();
 const goneListeners = new Set();
@@ -19,7 +18,7 @@ let settling = 0;
 let last = null;
 let ticked = 0;
 let started = false;
-let heard = Date.now(); // when the broker last said something
+let heard = Date.now(); // when the broker last sent something
 let silent = 0;
 let goneSince = 0;
 
@@ -43,18 +42,18 @@ export function onState(listener) {
   listener(state);
 }
 
-/** Call `listener` whenever the broker goes or returns: with the time since which it is silent, or with 0. */
+/** Call `listener` when the broker becomes silent, with the time since which it is, and with 0 when it answers again. */
 export function onGone(listener) {
   goneListeners.add(listener);
 }
 
-/** Stop the live numbers, or continue them. */
+/** Pause or resume the live numbers. */
 export function togglePause() {
   paused = !paused;
   paused ? close("paused") : open();
 }
 
-/** Begin to follow. */
+/** Open the stream. */
 export function start() {
   if (started) return;
   started = true;
@@ -65,7 +64,7 @@ export function start() {
   open();
 }
 
-/** Open the stream again if the topics changed, once the screens have settled. */
+/** Reopen the stream if the topics have changed, after a moment in which screens may change them again. */
 function settle() {
   if (!started || settling) return;
   settling = setTimeout(() => {
@@ -92,7 +91,7 @@ async function open() {
       if (mine === stream) setGone(heard);
       throw error;
     });
-    if ([502, 504].includes(response.status)) setGone(heard); // of a proxy, which does not reach the broker
+    if ([502, 504].includes(response.status)) setGone(heard); // from a proxy that cannot reach the broker
     else hear(mine);
     if (response.status === 401) window.dispatchEvent(new Event("slotmq-refused"));
     if (!response.ok) throw new Error(`status ${response.status}`);
@@ -101,7 +100,7 @@ async function open() {
     throw new Error("the stream ended");
   } catch {
     if (mine !== stream) return; // another stream has replaced it
-    timer = setTimeout(again, state === "live" ? ENDED_MS : AGAIN_MS);
+    timer = setTimeout(retry, state === "live" ? ENDED_MS : RETRY_MS);
     set("lost");
   }
 }
@@ -118,14 +117,14 @@ async function read(reader, mine) {
   }
 }
 
-/** Note that the broker has said something. */
+/** Record that the broker has sent something. */
 function hear(mine) {
   heard = Date.now();
   setGone(0);
   watch(mine);
 }
 
-/** Give a stream up that stays silent, as that of a frozen machine or a cut network does. */
+/** Abort a stream that stays silent, as of a frozen machine or a broken network. */
 function watch(mine) {
   clearTimeout(silent);
   silent = setTimeout(() => {
@@ -141,8 +140,8 @@ function setGone(since) {
   for (const listener of goneListeners) listener(since);
 }
 
-function again() {
-  tick(null); // a screen may still be able to ask
+function retry() {
+  tick(null); // other requests may still succeed
   if (!paused && !document.hidden) open();
 }
 

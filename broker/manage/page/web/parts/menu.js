@@ -1,4 +1,4 @@
-// A button that opens a list of actions. The list is a popover: above everything, and cut off by nothing.
+// A button that opens a list of actions. The list is a popover, so nothing covers it or cuts it off.
 
 import { button, h, icon } from "./dom.js";
 
@@ -50,7 +50,7 @@ export function menu(label, content, items, look = "quiet icon") {
   return box;
 }
 
-/** Put a list below a button, or above it where there is no room, its right edge under the button's. */
+/** Place a list below a button, or above it if there is no room, with aligned right edges. */
 function place(list, around) {
   const below = around.bottom + 4;
   const top = below + list.offsetHeight > window.innerHeight ? Math.max(8, around.top - 4 - list.offsetHeight) : below;
@@ -58,7 +58,7 @@ function place(list, around) {
   list.style.setProperty("left", `${Math.max(8, around.right - list.offsetWidth)}px`);
 }
 
-/** Return the three dots that open a row's actions. */
+/** Return the button with three dots that opens the actions of a row. */
 export function rowMenu(label, items) {
   return menu(label, icon("more"), items, "quiet icon small");
 }

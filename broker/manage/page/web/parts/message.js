@@ -1,4 +1,4 @@
-// Messages: a list, and one of them whole with its body pretty, raw or in hex.
+// Messages: a list, and the selected message with its body formatted, raw or in hex.
 
 import { h, put } from "./dom.js";
 import { bytes, count, moment, value, yesNo } from "./format.js";
@@ -8,7 +8,7 @@ import { facts } from "./panels.js";
 const HEX_MAX = 4096;
 const PRETTY_MAX = 200_000;
 
-/** Return {element, update(messages)} of a list with the chosen message beside it. Shapes: messages as /get answers. */
+/** Return {element, update(messages)} of a list and the selected message. Shapes: messages are as in answers of /get. */
 export function messageList({ empty }) {
   const list = h("div", { class: "message-list", role: "listbox", "aria-label": "Messages" });
   const whole = h("div", { class: "message" });
@@ -51,7 +51,7 @@ export function messageList({ empty }) {
   return { element, update };
 }
 
-/** Return a message whole. `look` is how to show the body, "" for what fits it; `chosen` learns what the reader takes. */
+/** Return the nodes of a message. `look` is the format of the body, "" for the best one; `chosen` is called with a new one. */
 export function messageView(message, look, chosen) {
   const { headers, timestamp, ...properties } = message.properties ?? {};
   const content = contentOf(message);
@@ -95,7 +95,7 @@ function contentOf(message) {
     try {
       pretty = JSON.stringify(JSON.parse(text), null, 2);
     } catch {
-      // no JSON after all: it is shown as it is
+      // not JSON: only shown raw
     }
   }
   return { text, pretty, bytes: new TextEncoder().encode(text) };
@@ -111,7 +111,7 @@ function bodyBox(content, look) {
   return h("pre", { class: "body-box hex", tabindex: 0 }, hexDump(content.bytes));
 }
 
-/** Return JSON that is indented already as nodes in colours. */
+/** Return indented JSON as coloured nodes. */
 function coloured(text) {
   const marks = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d[\d.eE+-]*)|(true|false|null)|([{}[\],])/g;
   const found = [];

@@ -26,13 +26,13 @@ export function figures(all) {
   return { element, set };
 }
 
-/** Return a list of facts: pairs of label and node or value. Pairs with null or "" are left out; undefined is unknown. */
+/** Return a list of pairs of label and node or value. Pairs with null or "" are left out; undefined is unknown. */
 export function facts(pairs) {
   const given = pairs.filter(([, fact]) => fact !== null && fact !== "");
   return h("dl", { class: "facts" }, given.flatMap(([label, fact]) => [h("dt", {}, label), h("dd", {}, fact instanceof Node ? fact : text(fact))]));
 }
 
-/** Return {element, set(share, told, note, state)} of a meter; `state` is "", "warn" or "bad". */
+/** Return {element, set(share, text, note, state)} of a meter; `state` is "", "warn" or "bad". */
 export function meter(label) {
   const told = h("span", {});
   const note = h("div", { class: "note" });
@@ -53,18 +53,18 @@ export function card(title, ...children) {
   return h("section", { class: "card" }, head, children);
 }
 
-/** Return a note that says what is wrong and what to do. `look`: "bad", "warn" or "plain". */
-export function notice(look, title, ...told) {
-  return h("div", { class: `notice ${look}`, role: look === "plain" ? "note" : "alert" }, h("strong", {}, title), told.filter(Boolean).map((line) => h("span", {}, line)));
+/** Return a notice: its title says what is wrong, the lines what to do. `look`: "bad", "warn" or "plain". */
+export function notice(look, title, ...lines) {
+  return h("div", { class: `notice ${look}`, role: look === "plain" ? "note" : "alert" }, h("strong", {}, title), lines.filter(Boolean).map((line) => h("span", {}, line)));
 }
 
-/** Return a state with a dot in its colour. */
+/** Return a state with a coloured dot. */
 export function state(name) {
   const looks = { running: "good", flow: "warn", idle: "idle", paused: "warn", blocked: "bad", blocking: "warn", down: "bad", stopped: "bad", closing: "warn" };
   return h("span", { class: `state ${looks[name] ?? "idle"}` }, text(name));
 }
 
-/** Return tabs. `all`: [{name, label, open(box)}]; `open` draws into the box and may return a function that ends it. */
+/** Return tabs. `all`: [{name, label, open}]; `open(box, signal)` draws into the box until `signal` aborts. */
 export function tabs(view, all, { key = "tab" } = {}) {
   const bar = h("div", { class: "tabs", role: "tablist" });
   const box = h("div", { class: "stack", role: "tabpanel" });
@@ -97,13 +97,13 @@ export function tabs(view, all, { key = "tab" } = {}) {
   };
 }
 
-/** Return the small marks of a queue or exchange: durable, auto-delete, exclusive, and its arguments. */
+/** Return badges for the features of a queue or exchange, such as durable, and for its arguments. */
 export function features(row) {
   const marks = [];
   const add = (label, title, look = "") => marks.push(h("span", { class: `badge ${look}`, title }, label));
   if (row.durable) add("D", "durable: survives a restart");
-  if (row.auto_delete) add("AD", "auto-delete: goes with its last consumer or binding");
-  if (row.exclusive) add("Excl", "exclusive: of one connection");
+  if (row.auto_delete) add("AD", "auto-delete: deleted with its last consumer or binding");
+  if (row.exclusive) add("Excl", "exclusive: belongs to one connection");
   if (row.internal) add("I", "internal: clients cannot publish to it");
   const known = { "x-message-ttl": "TTL", "x-expires": "Exp", "x-max-length": "Lim", "x-max-length-bytes": "LimB", "x-max-priority": "Pri", "x-dead-letter-exchange": "DLX", "x-dead-letter-routing-key": "DLK", "x-single-active-consumer": "SAC", "x-overflow": "Ovfl", "x-delivery-limit": "DL", "x-message-deduplication": "Dedup", "alternate-exchange": "AE" };
   for (const [name, set] of Object.entries(row.arguments ?? {})) add(known[name] ?? name, `${name}: ${text(set)}`);

@@ -1,4 +1,4 @@
-// The form that publishes a message.
+// The form for publishing a message.
 
 import { h } from "./dom.js";
 import { change } from "./api.js";
@@ -40,8 +40,8 @@ export function publishing({ vhost, exchange, queue }) {
       if (form.expiration) properties.expiration = String(quantity(form.expiration, "ms", "Expires after"));
       const headers = jsonObject(form.headers, "Headers");
       if (Object.keys(headers).length) properties.headers = headers;
-      const told = await change("POST", ["exchanges", vhost, isDefault ? "amq.default" : exchange, "publish"], { routing_key: form.routing_key, properties, payload: form.payload, payload_encoding: form.payload_encoding });
-      if (told?.routed === false) throw new Error("The message was published and reached no queue: no binding matches this routing key.");
+      const answer = await change("POST", ["exchanges", vhost, isDefault ? "amq.default" : exchange, "publish"], { routing_key: form.routing_key, properties, payload: form.payload, payload_encoding: form.payload_encoding });
+      if (answer?.routed === false) throw new Error("The message was published but reached no queue: no binding matches this routing key.");
       toast("Published");
     },
   });

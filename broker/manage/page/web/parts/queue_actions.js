@@ -1,4 +1,4 @@
-// What can be done to queues. Each asks first, says what it will cost, and returns true if it was done.
+// Actions on queues. Each asks for confirmation, shows the consequences, and returns true if it was carried out.
 
 import { h } from "./dom.js";
 import { change } from "./api.js";
@@ -13,7 +13,7 @@ export function purging(rows) {
   return ask({
     title: rows.length === 1 ? `Purge ${rows[0].name}?` : `Purge ${many(rows.length, "queue")}?`,
     body: [
-      h("p", {}, "The queue drops its ready and delayed messages for good, ", h("strong", {}, many(ready, "message")), " now. Messages that consumers hold stay with them."),
+      h("p", {}, "The queue drops its ready and delayed messages for good, ", h("strong", {}, many(ready, "message")), " now. Unacked messages stay with their consumers."),
       number("At most", "limit", { min: 1, placeholder: "all" }, "From the head of the queue. Empty for all."),
     ],
     action: "Purge",
@@ -28,18 +28,18 @@ export function purging(rows) {
   });
 }
 
-/** Deliver delayed messages of a queue now: all, or those that are due next. */
+/** Release delayed messages of a queue now: all, or those that are due next. */
 export function releasing(row) {
   return ask({
     title: `Release delayed messages of ${row.name}?`,
     body: [
-      h("p", {}, h("strong", {}, many(row.messages_delayed, "message")), " delayed. Released ones are delivered now, before all others."),
-      number("At most", "limit", { min: 1, placeholder: "all" }, "Those that are due next. Empty for all."),
+      h("p", {}, h("strong", {}, many(row.messages_delayed, "message")), " delayed. Released messages are delivered now, before all others."),
+      number("At most", "limit", { min: 1, placeholder: "all" }, "The next due first. Empty for all."),
     ],
     action: "Release",
     submit: async ({ limit }) => {
-      const told = await change("POST", ["queues", row.vhost, row.name, "release"], undefined, { query: { limit } });
-      toast(`${many(told.messages, "message")} released`);
+      const answer = await change("POST", ["queues", row.vhost, row.name, "release"], undefined, { query: { limit } });
+      toast(`${many(answer.messages, "message")} released`);
     },
   });
 }
@@ -51,7 +51,7 @@ export function deleting(rows) {
   return ask({
     title: rows.length === 1 ? `Delete ${rows[0].name}?` : `Delete ${many(rows.length, "queue")}?`,
     body: [
-      h("p", {}, "Its bindings and ", h("strong", {}, many(messages, "message")), " go with it", consumers ? [", and ", h("strong", {}, many(consumers, "consumer")), " will be cancelled"] : "", ". This cannot be undone."),
+      h("p", {}, "Its bindings and ", h("strong", {}, many(messages, "message")), " are deleted with it", consumers ? [", and ", h("strong", {}, many(consumers, "consumer")), " will be cancelled"] : "", ". This cannot be undone."),
       h("div", { class: "row" }, check("Only if empty", "empty"), check("Only if unused", "unused")),
     ],
     action: "Delete",
@@ -68,7 +68,7 @@ export function moving(row) {
   return ask({
     title: `Move messages of ${row.name}`,
     body: [
-      h("p", {}, h("strong", {}, many(row.messages_ready, "message")), " ready. Each is moved exactly once, in order, even if the broker is killed on the way."),
+      h("p", {}, h("strong", {}, many(row.messages_ready, "message")), " ready. Each is moved exactly once, in order, even if the broker is killed meanwhile."),
       h(
         "div",
         { class: "fields" },
@@ -78,13 +78,13 @@ export function moving(row) {
     ],
     action: "Move",
     submit: async ({ to, limit }) => {
-      const told = await change("POST", ["queues", row.vhost, row.name, "move"], limit === "" ? { to } : { to, limit: Number(limit) });
-      toast(`${many(told.moved, "message")} moved to ${to}${told.stopped ? `; stopped: ${told.stopped}` : ""}`);
+      const answer = await change("POST", ["queues", row.vhost, row.name, "move"], limit === "" ? { to } : { to, limit: Number(limit) });
+      toast(`${many(answer.moved, "message")} moved to ${to}${answer.stopped ? `; stopped: ${answer.stopped}` : ""}`);
     },
   });
 }
 
-/** Pause queues, or let them deliver again. */
+/** Pause or resume the deliveries of queues. */
 export async function pausing(rows, pause) {
   const names = rows.length === 1 ? rows[0].name : many(rows.length, "queue");
   if (!pause) {
@@ -94,7 +94,7 @@ export async function pausing(rows, pause) {
   }
   return ask({
     title: `Pause ${names}?`,
-    body: [h("p", {}, "A paused queue takes messages and delivers none, also after a restart, until it continues. Consumers stay connected.")],
+    body: [h("p", {}, "A paused queue accepts messages but delivers none until it is resumed, also after a restart. Consumers stay connected.")],
     action: "Pause",
     submit: async () => {
       for (const row of rows) await change("POST", ["queues", row.vhost, row.name, "pause"]);

@@ -1,4 +1,4 @@
-// Who looks at the page: name, tags, and the vhost that the lists show. And which parts of SlotMQ the broker runs.
+// The user of the page: name, tags, and the vhost that lists show. And the parts of SlotMQ that the broker runs.
 
 import { get } from "./api.js";
 
@@ -6,35 +6,35 @@ export const reader = { name: "", tags: new Set(), vhost: localStorage.getItem("
 
 const INCLUDES = { administrator: ["monitoring", "policymaker", "management"], monitoring: ["management"], policymaker: ["management"] };
 
-/** Learn who asks. Raises: ApiError of status 401 if the broker wants a login first. */
+/** Load the user's name and tags. Raises: ApiError with status 401 if a login is needed. */
 export async function learnReader() {
-  const told = await get(["whoami"]);
-  reader.name = told.name;
-  const tags = Array.isArray(told.tags) ? told.tags : String(told.tags ?? "").split(",").filter(Boolean);
+  const user = await get(["whoami"]);
+  reader.name = user.name;
+  const tags = Array.isArray(user.tags) ? user.tags : String(user.tags ?? "").split(",").filter(Boolean);
   reader.tags = new Set(tags.flatMap((tag) => [tag, ...(INCLUDES[tag] ?? [])]));
   reader.parts = await get(["slotmq"]);
   await learnVhosts();
 }
 
-/** Learn which vhosts there are for this reader. */
+/** Load the vhosts that the user can see. */
 export async function learnVhosts() {
   const rows = await get(["vhosts"], { columns: "name" });
   reader.vhosts = rows.map((row) => row.name).sort();
   if (reader.vhost && !reader.vhosts.includes(reader.vhost)) chooseVhost("");
 }
 
-/** Show the objects of one vhost only, or of all ("" ). */
+/** Select the vhost whose objects lists show, "" for all. */
 export function chooseVhost(name) {
   reader.vhost = name;
   name ? localStorage.setItem("slotmq.vhost", name) : localStorage.removeItem("slotmq.vhost");
 }
 
-/** Return true if the reader has a tag, or one that includes it. */
+/** Return whether the user has a tag, or one that includes it. */
 export function mayAs(tag) {
   return !tag || reader.tags.has(tag);
 }
 
-/** Return the path words of a list: of the chosen vhost, or of all. */
+/** Return the path words of a list for the selected vhost, or for all. */
 export function inVhost(noun) {
   return reader.vhost ? [noun, reader.vhost] : [noun];
 }

@@ -1,5 +1,5 @@
-// Which screen the address shows. The address is "#/queues/%2F/orders?page=2": path words are quoted, the query holds
-// what a reader may want to keep in a link: the page, the order, the filter.
+// Addresses of screens, such as "#/queues/%2F/orders?page=2". Path words are quoted; the query has what a link should
+// keep: the page, the order, the filter.
 
 /** Return the address of a screen. */
 export function address(words, query) {
@@ -21,13 +21,13 @@ function unquoted(word) {
   }
 }
 
-/** Change the query in the address bar and keep the screen. An empty value removes its name. */
+/** Change the query in the address bar without changing the screen. An empty value removes the name. */
 export function setQuery(changes) {
   const { words, query } = here();
   history.replaceState(null, "", address(words, { ...query, ...changes }));
 }
 
-/** Return the screen of path words and what its braces took, or undefined. */
+/** Return the screen for path words, and the words for its braces; undefined without one. */
 export function match(screens, words) {
   for (const screen of screens) {
     const parts = screen.path === "" ? [] : screen.path.split("/");

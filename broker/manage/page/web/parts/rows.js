@@ -1,8 +1,8 @@
-// Where the rows of a table come from.
+// Sources of the rows of a table.
 
 import { get } from "./api.js";
 
-/** Return a source of a list that the server pages, orders and filters. `columns` limits the fields it sends. */
+/** Return a source of a list that the server paginates, sorts and filters; `extra` is added to the query. */
 export function paged(words, extra = {}) {
   return async (asked, signal) => {
     const given = typeof words === "function" ? words() : words;
@@ -16,17 +16,17 @@ export function paged(words, extra = {}) {
       pagination: "true",
       ...extra,
     }, signal);
-    if (Array.isArray(found)) return arranged(found, asked, []);
+    if (Array.isArray(found)) return arrange(found, asked, []);
     return { rows: found.items, total: found.total_count, filtered: found.filtered_count, pages: Math.max(1, found.page_count) };
   };
 }
 
-/** Return a source of a short list that the browser orders and filters by the named fields. */
+/** Return a source of a short list that the browser sorts, and filters by the named fields. */
 export function listed(load, filtered = ["name"]) {
-  return async (asked, signal) => arranged(await load(signal), asked, filtered);
+  return async (asked, signal) => arrange(await load(signal), asked, filtered);
 }
 
-function arranged(rows, asked, fields) {
+function arrange(rows, asked, fields) {
   let found = rows;
   if (asked.name) {
     const fits = asked.regex ? matcher(asked.name) : (text) => text.toLowerCase().includes(asked.name.toLowerCase());
@@ -34,7 +34,7 @@ function arranged(rows, asked, fields) {
   }
   if (asked.sort) {
     const sign = asked.desc ? -1 : 1;
-    found = [...found].sort((one, other) => sign * compared(at(one, asked.sort), at(other, asked.sort)));
+    found = [...found].sort((one, other) => sign * compare(at(one, asked.sort), at(other, asked.sort)));
   }
   const pages = Math.max(1, Math.ceil(found.length / asked.size));
   const first = (Math.min(asked.page, pages) - 1) * asked.size;
@@ -54,7 +54,7 @@ function at(row, name) {
   return name.split(".").reduce((found, part) => found?.[part], row);
 }
 
-function compared(one, other) {
+function compare(one, other) {
   if (typeof one === "number" && typeof other === "number") return one - other;
   return String(one ?? "").localeCompare(String(other ?? ""), "en", { numeric: true });
 }

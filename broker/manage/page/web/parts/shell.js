@@ -1,4 +1,4 @@
-// The frame around the screens: navigation, head of the page, keys that work everywhere.
+// The frame around the screens: navigation, page header, and the keys that work on every screen.
 
 import { button, h, icon, mark, put, say } from "./dom.js";
 import { change, get, isAbort } from "./api.js";
@@ -17,14 +17,14 @@ import { View } from "./view.js";
 const LIVE_TEXT = { live: "Live", waiting: "Connecting", lost: "No connection", paused: "Paused" };
 const COUNTED = { connections: "connections", channels: "channels", exchanges: "exchanges", queues: "queues" };
 
-/** Show the frame and the screen of the address, and follow both from then on. */
+/** Show the frame and the screen of the address, and update them from then on. */
 export function shell(screens) {
   const offered = screens.filter((screen) => mayAs(screen.needs) && (screen.offered?.() ?? true));
   const links = new Map();
   const counts = new Map();
   const crumbs = h("div", { class: "crumbs" });
   const vhosts = h("span", {});
-  const live = h("button", { type: "button", class: "button quiet live", title: "Stop or continue the live numbers (p)" }, h("span", { class: "live-text" }));
+  const live = h("button", { type: "button", class: "button quiet live", title: "Pause or resume live updates (p)" }, h("span", { class: "live-text" }));
   const look = button(icon("system"), "quiet icon", switchTheme);
   const foot = h("div", { class: "side-foot" }, h("span", { class: "node" }), h("span", {}));
   const gone = h("div", { class: "gone", hidden: true });
@@ -66,7 +66,7 @@ export function shell(screens) {
     for (const [path, link] of links) path === noun ? link.setAttribute("aria-current", "page") : link.removeAttribute("aria-current");
     if (!found) {
       view.title("Not found");
-      view.show(notice("plain", "There is no such screen", "The address names none, or your tags do not allow it."));
+      view.show(notice("plain", "There is no such screen", "The address is wrong, or your tags do not allow the screen."));
       return;
     }
     view.title(found.screen.title);
@@ -76,7 +76,7 @@ export function shell(screens) {
       failed = view === mine;
       content.append(notice("bad", "This screen cannot be shown", error.message));
     }).finally(() => {
-      if (view === mine) content.dataset.shown = opened; // tests wait for it
+      if (view === mine) content.dataset.shown = opened; // tests wait for this
     });
   };
 
@@ -90,9 +90,6 @@ export function shell(screens) {
     look.title = `Theme: ${name} (t)`;
     look.setAttribute("aria-label", `Theme: ${name}`);
   }
-  function pause() {
-    togglePause();
-  }
   function showVhosts() {
     if (reader.vhosts.length < 2) return put(vhosts);
     const options = [["", "All vhosts"], ...reader.vhosts.map((name) => [name, name])];
@@ -104,7 +101,7 @@ export function shell(screens) {
     return put(vhosts, choice);
   }
 
-  live.addEventListener("click", pause);
+  live.addEventListener("click", togglePause);
   onState((state) => {
     live.dataset.state = state;
     say(live.firstChild, LIVE_TEXT[state]);
@@ -112,21 +109,21 @@ export function shell(screens) {
   onGone((since) => {
     frame.classList.toggle("is-gone", since > 0);
     gone.hidden = since === 0;
-    put(gone, since > 0 && notice("bad", `The broker has not answered since ${moment(since)}`, "The page shows what was known then, and goes on by itself once the broker answers."));
+    put(gone, since > 0 && notice("bad", `The broker has not answered since ${moment(since)}`, "The page shows the last known data, and continues automatically when the broker answers."));
     if (since === 0 && failed) render();
   });
-  follow("overview", (told) => {
-    for (const [path, name] of Object.entries(COUNTED)) if (counts.has(path)) say(counts.get(path), told[name] === undefined ? "" : count(told[name]));
-    say(foot.firstChild, told.node ?? "");
-    foot.firstChild.title = told.node ?? "";
-    say(foot.lastChild, told.version ? `${told.version} · up ${duration(told.uptime_ms)}` : "");
+  follow("overview", (totals) => {
+    for (const [path, name] of Object.entries(COUNTED)) if (counts.has(path)) say(counts.get(path), totals[name] === undefined ? "" : count(totals[name]));
+    say(foot.firstChild, totals.node ?? "");
+    foot.firstChild.title = totals.node ?? "";
+    say(foot.lastChild, totals.version ? `${totals.version} · up ${duration(totals.uptime_ms)}` : "");
   });
   listen();
   const everywhere = { group: "Everywhere" };
   for (const screen of offered) if (screen.key) onKey(`g ${screen.key}`, screen.title, () => go(screen.path === "" ? [] : [screen.path]), { group: "Go to" });
   onKey("?", "Keys", showKeys, everywhere);
   onKey("t", "Theme", switchTheme, everywhere);
-  onKey("p", "Stop or continue live numbers", pause, everywhere);
+  onKey("p", "Pause or resume live updates", togglePause, everywhere);
   onKey("u", "One level up", () => go(here().words.length > 1 ? [here().words[0]] : []), everywhere);
   onKey("Escape", "", () => frame.classList.remove("side-open"), everywhere);
   window.addEventListener("hashchange", render);
@@ -142,7 +139,7 @@ async function askAgain() {
   try {
     await get(["whoami"]);
   } catch (error) {
-    if (error.status === 401) location.reload(); // the session ended: the page begins with the login form
+    if (error.status === 401) location.reload(); // the session has ended: show the login form
   }
 }
 

@@ -1,4 +1,4 @@
-// The story of a dead letter, from its header x-death: where it was published, where and why it died, where it is now.
+// The story of a dead letter, from its header x-death: where it was published, where and why it died, and its queue.
 
 import { h } from "./dom.js";
 import { count, exchangeName, moment } from "./format.js";
@@ -7,14 +7,14 @@ const REASONS = {
   rejected: "a consumer rejected it",
   expired: "it was not consumed in time",
   maxlen: "the queue was full",
-  delivery_limit: "it came back too often",
+  delivery_limit: "it was returned too often",
 };
 
-/** Return the deaths in a message's header x-death, the latest first. A publisher may have sent anything there. */
+/** Return the deaths in the header x-death of a message, the latest first. A publisher may have sent any value. */
 export function deathsOf(message) {
-  const told = message.properties?.headers?.["x-death"];
-  if (!Array.isArray(told)) return [];
-  return told.filter((one) => one !== null && typeof one === "object").map((one) => ({
+  const deaths = message.properties?.headers?.["x-death"];
+  if (!Array.isArray(deaths)) return [];
+  return deaths.filter((one) => one !== null && typeof one === "object").map((one) => ({
     queue: text(one.queue),
     reason: text(one.reason),
     exchange: text(one.exchange),
@@ -25,18 +25,18 @@ export function deathsOf(message) {
   }));
 }
 
-function text(told) {
-  return typeof told === "string" ? told : JSON.stringify(told ?? "");
+function text(value) {
+  return typeof value === "string" ? value : JSON.stringify(value ?? "");
 }
 
 /** Return a time in ms: x-death has seconds, or a date as text. */
-function timeOf(told) {
-  if (typeof told === "number") return told * 1000;
-  const parsed = typeof told === "string" ? Date.parse(told) : NaN;
+function timeOf(value) {
+  if (typeof value === "number") return value * 1000;
+  const parsed = typeof value === "string" ? Date.parse(value) : NaN;
   return Number.isNaN(parsed) ? undefined : parsed;
 }
 
-/** Return the story as a list of steps; nothing for a message that never died. */
+/** Return the story as a list of steps; null for a message that was never dead-lettered. */
 export function story(message, here) {
   const deaths = deathsOf(message).reverse();
   if (deaths.length === 0) return null;

@@ -1,30 +1,30 @@
-// The slots of a queue as a strip: one cell for each, as wide as its ids, filled as far as its messages are settled.
+// The slots of a queue as a strip: a cell for each, whose width shows its ids, and whose fill its unsettled messages.
 
 import { h, put, s, say } from "./dom.js";
 import { bytes, count, many } from "./format.js";
 
 const CELLS_MAX = 240;
 const LOOKS = [
-  ["open", "Open: takes new messages"],
+  ["open", "Open: receives new messages"],
   ["sealed", "Sealed"],
   ["leased", "Leased by a delivery worker"],
   ["disk", "On disk only"],
 ];
 
-/** Return {element, update({slots, slot_count})} of a strip; `slots` may be only the first ones of many. */
+/** Return {element, update({slots, slot_count})} of a strip; `slots` may have only the first slots. */
 export function strip() {
   const svg = s("svg", { role: "img", "aria-label": "Slots of the queue", preserveAspectRatio: "none", viewBox: "0 0 1000 34" });
   const first = h("span", {});
-  const told = h("span", {});
+  const total = h("span", {});
   const last = h("span", {});
   const legend = h("div", { class: "legend" }, LOOKS.map(([look, label]) => h("span", { class: "row tight" }, h("span", { class: `key s-${look}` }), label)));
-  const element = h("div", { class: "strip stack tight" }, legend, svg, h("div", { class: "strip-ends" }, first, told, last));
+  const element = h("div", { class: "strip stack tight" }, legend, svg, h("div", { class: "strip-ends" }, first, total, last));
   const update = ({ slots, slot_count: all }) => {
     const cells = gathered(slots);
     const whole = cells.reduce((sum, cell) => sum + cell.size, 0);
     const gap = Math.min(2.2, 300 / Math.max(1, cells.length));
     const room = 1000 - gap * Math.max(0, cells.length - 1);
-    // a cell shows its ids, and no cell vanishes: half of the room is shared out alike
+    // half of the width is divided by ids, and half equally, so that every cell is visible
     let x = 0;
     const drawn = cells.flatMap((cell) => {
       const width = room * (0.5 * (cell.size / whole) + 0.5 / cells.length);
@@ -42,12 +42,12 @@ export function strip() {
     put(svg, drawn);
     say(first, cells.length ? `id ${count(slots[0].first)}` : "");
     say(last, cells.length && slots.at(-1).end > slots[0].first ? `id ${count(slots.at(-1).end - 1)}` : "");
-    say(told, cells.length ? `${slots.length < all ? `the first ${count(slots.length)} of ` : ""}${many(all, "slot")}, ${bytes(slots.reduce((sum, slot) => sum + slot.bytes, 0))}` : "No slots: the queue is empty");
+    say(total, cells.length ? `${slots.length < all ? `the first ${count(slots.length)} of ` : ""}${many(all, "slot")}, ${bytes(slots.reduce((sum, slot) => sum + slot.bytes, 0))}` : "No slots: the queue is empty");
   };
   return { element, update };
 }
 
-/** Return the look of a slot: a lease counts before its fill, and what is not in memory before both. */
+/** Return the look of a slot: "disk" takes precedence over "leased", and that over "open" and "sealed". */
 export function lookOf(slot) {
   if (!slot.resident) return "disk";
   return slot.owner ? "leased" : slot.state === "open" ? "open" : "sealed";
@@ -68,7 +68,7 @@ function gathered(slots) {
       done: sum((slot) => slot.settled),
       ids: sum((slot) => slot.end - slot.first),
       size: sum((slot) => Math.max(1, slot.end - slot.first)),
-      settled: sum((slot) => (slot.end === slot.first ? 1 : slot.settled)), // an empty slot is as wide as one id, and not filled
+      settled: sum((slot) => (slot.end === slot.first ? 1 : slot.settled)), // an empty slot is as wide as one id and not filled
       bytes: sum((slot) => slot.bytes),
       look: ["leased", "open", "disk", "sealed"].find((look) => looks.includes(look)),
       owner: group.find((slot) => slot.owner)?.owner,

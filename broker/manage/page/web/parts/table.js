@@ -1,21 +1,21 @@
-// A dense table: filter, order and page are the server's work, or the browser's for short lists (rows.js).
-// A refresh changes only the cells whose value changed, so that numbers run and nothing flickers.
+// A dense table. The server filters, sorts and paginates, or the browser for short lists (rows.js).
+// A refresh changes only the cells whose values have changed, so that nothing flickers.
 
 import { button, h, icon, put, say } from "./dom.js";
 import { count, value as text } from "./format.js";
 import { rowMenu } from "./menu.js";
 
-const FILTER_MS = 180; // after the last key
-const RATES_MS = 1200; // rates are measured between two requests: the second one follows soon
+const FILTER_MS = 180; // after the last key press
+const RATES_MS = 1200; // before the second request, because rates are measured between two
 const SIZES = [50, 100, 250, 500];
 
 /**
  * Return {element, refresh} of a table.
  *
  * columns: {key, label, unit, look, rank, sort, value(row), show(value, row), title(row)}; `look` is "name", "text",
- *   "number" or "wrap"; rank 2 leaves a phone, rank 3 a narrow screen; `sort` is the server's name for the order.
+ *   "number" or "wrap"; rank 2 is hidden on phones, rank 3 on narrow screens; `sort` is the server's name for the column.
  * source(asked, signal): asked {page, size, sort, desc, name, regex}; returns {rows, total, filtered, pages}.
- * id(row), href(row), menu(row) -> items of a menu, picks: [{label, look, press(rows)}] for chosen rows.
+ * id(row), href(row), menu(row) -> items of a menu, picks: [{label, look, press(rows)}] for selected rows.
  */
 export function table(view, options) {
   return new Table(view, options);
@@ -46,11 +46,11 @@ class Table {
     this.refresh().catch((error) => this._fail(error));
   }
 
-  /** Ask for the page again and show it. */
+  /** Load the page again and show it. */
   async refresh() {
     const asking = (this._asking = (this._asking ?? 0) + 1);
     const found = await this.options.source({ ...this.asked }, this.view.signal);
-    if (asking !== this._asking) return; // a later request overtook this one
+    if (asking !== this._asking) return; // a later request was faster
     this._show(found);
   }
 
@@ -263,7 +263,7 @@ class Table {
   }
 
   _chooseAll() {
-    const on = this.all.checked; // _picks sets the box again
+    const on = this.all.checked; // _picks changes the box
     for (const entry of this.rows.values()) this._mark(entry, on);
     this._picks();
   }

@@ -1,4 +1,4 @@
-// Light, dark, or as the reader's system has it.
+// The theme: light, dark, or that of the user's system.
 
 const THEMES = ["system", "light", "dark"];
 

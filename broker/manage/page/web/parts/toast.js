@@ -1,4 +1,4 @@
-// Short notes at the corner, which leave by themselves; an error stays longer.
+// Short notes in the corner, which disappear after some time; errors stay longer.
 
 import { h } from "./dom.js";
 
@@ -6,12 +6,12 @@ const SHOWN_MS = 4500;
 const ERROR_MS = 15_000;
 const box = h("div", { class: "toasts", role: "status", "aria-live": "polite" });
 
-/** Say that something was done. */
+/** Show that an action has succeeded. */
 export function toast(text) {
   add(text, "", SHOWN_MS);
 }
 
-/** Say that something failed, with the broker's reason. */
+/** Show an error with the broker's reason. */
 export function toastError(error) {
   add(error.message ?? String(error), "bad", ERROR_MS);
 }

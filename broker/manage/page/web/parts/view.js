@@ -1,4 +1,4 @@
-// What a screen gets: where it draws, what its address says, and subscriptions that end when the reader leaves it.
+// The context of a screen: where it draws, its address, and subscriptions that end when the user leaves it.
 
 import { h, put } from "./dom.js";
 import { isAbort } from "./api.js";
@@ -7,11 +7,11 @@ import { onKey } from "./keyboard.js";
 import { address, setQuery } from "./router.js";
 import { toastError } from "./toast.js";
 
-/** A screen that is shown. `root` is where it draws; `signal` aborts when the reader leaves. */
+/** A screen that is shown. `root` is where it draws; `signal` aborts when the user leaves it. */
 export class View {
   constructor(root, head, words, query) {
     this.root = root;
-    this.words = words; // what the braces of the screen's path took
+    this.words = words; // the words for the braces of the screen's path
     this.query = query;
     this._head = head;
     this._leaving = new AbortController();
@@ -34,12 +34,12 @@ export class View {
     return Object.assign(Object.create(View.prototype), this, { signal });
   }
 
-  /** Replace what the screen shows. */
+  /** Replace the content of the screen. */
   show(...children) {
     put(this.root, children);
   }
 
-  /** Keep values of the address's query. */
+  /** Keep values in the query of the address. */
   keep(changes) {
     Object.assign(this.query, changes);
     setQuery(changes);
@@ -69,7 +69,7 @@ export class View {
     follow(topic, take, this.signal);
   }
 
-  /** Let a key do something while the screen is shown. */
+  /** Register a shortcut while the screen is shown. */
   onKey(pressed, label, press) {
     onKey(pressed, label, press, { signal: this.signal });
   }

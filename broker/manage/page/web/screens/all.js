@@ -1,8 +1,8 @@
-// The screens, in the order of the navigation. A screen: {path, title, key, group, needs, hidden, open(view)}.
-//   path    words of the address; "queues/{vhost}/{queue}" takes two of them
-//   key     the letter after "g" that goes there; screens without a key are not in the navigation
+// The screens, in the order of the navigation. A screen: {path, title, key, group, needs, offered, open(view)}.
+//   path    words of the address; those in braces are passed to the screen, as in "queues/{vhost}/{queue}"
+//   key     the letter after "g" that opens it; screens without a key are not in the navigation
 //   group   heading in the navigation
-//   needs   tag that a reader must have: "monitoring", "policymaker", "administrator"
+//   needs   tag that the user must have: "monitoring", "policymaker", "administrator"
 //   offered (optional) function that returns whether the broker has what the screen shows
 
 import { overview } from "./overview.js";

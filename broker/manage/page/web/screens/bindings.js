@@ -1,5 +1,5 @@
-// All bindings, and a form that tries a route: which queues a message reaches, through which bindings, found by which
-// index. Nothing is published.
+// All bindings, and a form that tests a route: which queues a message reaches, through which bindings, and which index
+// finds them. Nothing is published.
 
 import { h, put } from "../parts/dom.js";
 import { change, get, isAbort } from "../parts/api.js";
@@ -15,10 +15,10 @@ import { unbinding } from "./exchange.js";
 
 export const bindings = { path: "bindings", title: "Bindings", key: "b", group: "Topology", open };
 
-const WAIT_MS = 200; // after the last key
-const EXCHANGES_MAX = 500; // that the choice offers; others can be typed
+const WAIT_MS = 200; // after the last key press
+const EXCHANGES_MAX = 500; // in the choice; other names can be typed
 const QUEUES_SHOWN = 60;
-const TAP = "amq.tap."; // begins the names of the queues of taps
+const TAP = "amq.tap."; // the prefix of the names of taps' queues
 
 function open(view) {
   const shown = table(view, {
@@ -45,10 +45,10 @@ function open(view) {
     ].filter(Boolean),
   });
   const tester = routeTester(view);
-  view.show(tester.element, h("h2", {}, "All bindings"), h("p", { class: "faint" }, "The filter looks at the exchange, the binding key and the destination."), shown.element);
+  view.show(tester.element, h("h2", {}, "All bindings"), h("p", { class: "faint" }, "The filter applies to the exchange, the binding key and the destination."), shown.element);
 }
 
-/** Return {element, take(vhost, exchange, key)} of the form that tries a route; its fields are kept in the address. */
+/** Return {element, take(vhost, exchange, key)} of the form that tests a route; its fields are kept in the address. */
 function routeTester(view) {
   const { query } = view;
   const names = h("datalist", { id: "exchange-names" });
@@ -79,7 +79,7 @@ function routeTester(view) {
       if (current === asking) put(told, outcome(asked, found));
     } catch (error) {
       if (isAbort(error) || current !== asking) return;
-      put(told, error.status === 404 ? notice("plain", `There is no exchange ${exchangeName(asked.exchange)} in ${asked.vhost}`) : notice("warn", "The route cannot be tried", error.message));
+      put(told, error.status === 404 ? notice("plain", `There is no exchange ${exchangeName(asked.exchange)} in ${asked.vhost}`) : notice("warn", "The route cannot be tested", error.message));
     }
   };
   const learn = async () => {
@@ -114,14 +114,14 @@ function routeTester(view) {
   return { element: h("section", { class: "card" }, head, form, told), take };
 }
 
-/** Return what a route leads to: the queues, and a row for each binding that matched. */
+/** Return the result of a route: the queues, and a row for each binding that matches. */
 function outcome(asked, found) {
   const { matches } = found;
   const queues = found.queues.filter((name) => !name.startsWith(TAP));
   const taps = found.queues.filter((name) => name.startsWith(TAP)).map((name) => name.slice(TAP.length));
   const more = found.match_count - matches.length;
   if (!queues.length) {
-    return notice("warn", "No queue: the message would be dropped", "Unless the publisher sets mandatory: then it comes back. An alternate-exchange can catch it.", taps.length ? `The tap ${taps.join(", ")} keeps a copy all the same.` : null);
+    return notice("warn", "No queue: the message would be dropped", "It is returned if the publisher sets mandatory. An alternate exchange can route it.", taps.length ? `The tap ${taps.join(", ")} keeps a copy nevertheless.` : null);
   }
   return [
     h(
@@ -162,7 +162,7 @@ function endLink(vhost, name, type) {
   return h("a", { href: type === "queue" ? address(["queues", vhost, name]) : exchangeAddress(vhost, name) }, name);
 }
 
-/** Return a binding key whose wildcards stand out. */
+/** Return a binding key with highlighted wildcards. */
 export function pattern(key) {
   if (key === "") return h("span", { class: "faint" }, "(empty)");
   const words = key.split(".");

@@ -1,4 +1,4 @@
-// The channels of all connections.
+// Channels of all connections.
 
 import { h } from "../parts/dom.js";
 import { count, rate, rateOf } from "../parts/format.js";

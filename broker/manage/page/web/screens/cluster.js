@@ -1,4 +1,4 @@
-// The nodes that share a PostgreSQL with this broker: leases, what each holds, how far each has followed.
+// The nodes that share a PostgreSQL with this broker: their leases, messages, and how far behind each is.
 
 import { h, put, say } from "../parts/dom.js";
 import { change, get } from "../parts/api.js";
@@ -23,7 +23,7 @@ async function open(view) {
     { name: "clients", label: "Clients" },
     { name: "database", label: "Database" },
     { name: "topology", label: "Topology" },
-    { name: "beat", label: "Last beat" },
+    { name: "beat", label: "Last heartbeat" },
   ]);
   const about = h("div", {});
   const nodes = table(view, {
@@ -53,8 +53,8 @@ async function open(view) {
 
   function show() {
     away.hidden = !told.database_trouble;
-    if (told.database_ms === null) put(away, notice("bad", "This node does not reach the database", told.reason ?? "", "It delivers nothing until it does; clients stay connected."));
-    else if (told.database_trouble) put(away, notice("bad", "The database does not do what this node asks", told.database_trouble, "Publishers wait until it does; clients stay connected."));
+    if (told.database_ms === null) put(away, notice("bad", "This node does not reach the database", told.reason ?? "", "It delivers nothing meanwhile; clients stay connected."));
+    else if (told.database_trouble) put(away, notice("bad", "The database answers with errors", told.database_trouble, "Publishers wait meanwhile; clients stay connected."));
     const sum = (name) => told.nodes.reduce((all, row) => all + row[name], 0);
     shown.set("nodes", count(told.nodes.length));
     shown.set("held", count(sum("held")));
@@ -76,9 +76,9 @@ function newest(told) {
   return Math.max(...told.nodes.map((row) => row.topology), told.topology);
 }
 
-/** Return how long a node may still act on its last beat, its whole lease, and how long the beat is ago. Units: ms. */
+/** Return the rest of a node's lease, its whole lease, and the age of its last heartbeat. Units: ms. */
 function leaseOf(row, told) {
-  const lease = row.lease_ms ?? told.lease_ms; // a node that has not reported has this node's
+  const lease = row.lease_ms ?? told.lease_ms; // until a node reports its own, assume that of this node
   const age = row.beat_age_ms;
   return [Number.isFinite(age) ? Math.max(0, lease - age) : age, lease, age];
 }
@@ -89,13 +89,13 @@ function leaseBar([leftMs, lease, age]) {
   const look = left > 0.5 ? "" : left > 0.2 ? "warn" : "bad";
   const bar = h("i", {});
   bar.style.setProperty("--part", `${(left * 100).toFixed(0)}%`);
-  return h("span", { class: `lease meter ${look}`, title: `the last beat was ${duration(age)} ago` }, h("span", { class: "track" }, bar), say(h("span", { class: "faint" }), leftMs ? duration(leftMs) : "run out"));
+  return h("span", { class: `lease meter ${look}`, title: `the last heartbeat was ${duration(age)} ago` }, h("span", { class: "track" }, bar), say(h("span", { class: "faint" }), leftMs ? duration(leftMs) : "expired"));
 }
 
 function countingOut(row) {
   return ask({
     title: `Count out ${row.node}?`,
-    body: [h("p", {}, "The others take over what ", h("strong", {}, row.node), " held, without waiting for its lease to end. Do this only if its process has ended; a node that lives is refused.")],
+    body: [h("p", {}, "The other nodes take over the messages of ", h("strong", {}, row.node), " without waiting for its lease to end. Do this only if its process has ended; it is refused for a node that is alive.")],
     action: "Count out",
     look: "danger",
     submit: async () => {

@@ -1,4 +1,4 @@
-// One connection: who it is, what it agreed on, its channels.
+// One connection: its client, the negotiated values, and its channels.
 
 import { button, h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
@@ -33,7 +33,7 @@ async function open(view) {
     shown.set("out", bytes(row.send_oct_details?.rate), `${bytes(row.send_oct)} in all`);
     shown.set("channels", count(row.channels));
     lost.hidden = !row.publishes_lost;
-    put(lost, notice("warn", `${many(row.publishes_lost ?? 0, "message")} lost`, "A full queue or an alarm refused them, and the client does not hear of it, because it publishes without confirms."));
+    put(lost, notice("warn", `${many(row.publishes_lost ?? 0, "message")} lost`, "A full queue or an alarm refused them. The client is not notified, because it publishes without confirms."));
     const stamp = JSON.stringify([row.state, row.client_properties]);
     if (about.stamp === stamp) return;
     about.stamp = stamp;
@@ -54,7 +54,7 @@ async function open(view) {
     );
   };
   const list = table(view, { noun: "channel", filter: false, prefix: "c", empty: "No open channel", id: (one) => one.name, columns: CHANNEL_COLUMNS.filter((column) => !["user", "vhost"].includes(column.key)), source: paged([...words, "channels"]) });
-  view.show(gone, lost, h("div", { class: "row" }, h("h1", {}, nameOf(row) || name), h("span", { class: "push" }), mayDrain() && button("Drain…", "quiet", () => draining("Drain this connection?", "It gets no more messages, may settle what it holds, and is then closed. Most clients connect again by themselves.", { connection: name })), button("Close…", "quiet bad", async () => (await closing([row])) && go(["connections"]))), shown.element, h("h2", {}, "Channels"), list.element, about);
+  view.show(gone, lost, h("div", { class: "row" }, h("h1", {}, nameOf(row) || name), h("span", { class: "push" }), mayDrain() && button("Drain…", "quiet", () => draining("Drain this connection?", "It receives no more messages, can settle its messages, and is then closed. Most clients reconnect automatically.", { connection: name })), button("Close…", "quiet bad", async () => (await closing([row])) && go(["connections"]))), shown.element, h("h2", {}, "Channels"), list.element, about);
   show();
   view.onTick(async () => {
     try {
@@ -63,7 +63,7 @@ async function open(view) {
       show();
     } catch (error) {
       if (error.status !== 404) throw error;
-      put(gone, notice("plain", "This connection is closed", "The page shows what was last known of it."));
+      put(gone, notice("plain", "This connection is closed", "The page shows its last known state."));
       gone.hidden = false;
     }
   });

@@ -1,4 +1,4 @@
-// The connections of clients, with what they send and receive.
+// The connections of clients, with their traffic.
 
 import { h } from "../parts/dom.js";
 import { change } from "../parts/api.js";
@@ -48,7 +48,7 @@ function octets(rate) {
   return rate === 0 ? "0" : bytes(rate);
 }
 
-/** Return the name that the client gave its connection, or "". */
+/** Return the name that the client has given its connection, or "". */
 export function nameOf(row) {
   return row.user_provided_name ?? row.client_properties?.connection_name ?? "";
 }
@@ -59,13 +59,13 @@ export function productOf(row) {
   return [product, version].filter((part) => typeof part === "string").join(" ");
 }
 
-/** Ask for a reason and close connections; return true if it was done. */
+/** Close connections after asking for a reason; return true if it was done. */
 export function closing(rows) {
   return ask({
     title: rows.length === 1 ? "Close this connection?" : `Close ${count(rows.length)} connections?`,
     body: [
-      h("p", {}, rows.length === 1 ? h("strong", {}, nameOf(rows[0]) || rows[0].name) : "", " Unacknowledged messages return to their queues. Most clients connect again by themselves."),
-      field("Reason, which the client is told", "reason", { value: "Closed via the management page", maxlength: 200 }),
+      h("p", {}, rows.length === 1 ? h("strong", {}, nameOf(rows[0]) || rows[0].name) : "", " Unacknowledged messages return to their queues. Most clients reconnect automatically."),
+      field("Reason, which the client receives", "reason", { value: "Closed via the management page", maxlength: 200 }),
     ],
     action: "Close",
     look: "danger",

@@ -1,4 +1,4 @@
-// The dead letters of one queue: why and where each died, and a way back.
+// The dead letters of one queue: why and where each died, and requeueing them.
 
 import { button, h, put } from "../parts/dom.js";
 import { change, get, isAbort } from "../parts/api.js";
@@ -15,8 +15,8 @@ import { toast } from "../parts/toast.js";
 export const deadLetterQueue = { path: "dead-letters/{vhost}/{queue}", title: "Dead letters", open };
 
 const BRIEF = { columns: "name,vhost,messages_ready" };
-const BODY_MAX = 65_536; // bytes of a body that the page asks for
-const BODIES_MAX = 4_194_304; // of all of them
+const BODY_MAX = 65_536; // bytes of each body to load
+const BODIES_MAX = 4_194_304; // bytes of all bodies
 
 async function open(view) {
   const { vhost, queue: name } = view.words;
@@ -24,7 +24,7 @@ async function open(view) {
   view.title(["Dead letters", ["dead-letters"]], name);
   let row = await get(words, BRIEF, view.signal);
   let messages = [];
-  let chosen = null; // the kind of death that is shown, null for all
+  let chosen = null; // the selected kind of death, null for all
   const amount = selectOf([["50", "First 50"], ["200", "First 200"], ["1000", "First 1,000"]], { "aria-label": "How many", value: "50" });
   const told = h("span", { class: "faint" });
   const kinds = h("div", { class: "row" });
@@ -32,7 +32,7 @@ async function open(view) {
   const whole = h("div", { class: "message" });
   const both = h("div", { class: "messages" }, list, whole);
   const failed = h("div", { hidden: true });
-  const nothing = h("div", { class: "card", hidden: true }, h("div", { class: "empty" }, h("strong", {}, "No dead letter is ready here"), h("span", {}, "Consumers may hold some, or all went back.")));
+  const nothing = h("div", { class: "card", hidden: true }, h("div", { class: "empty" }, h("strong", {}, "No dead letter is ready here"), h("span", {}, "Some may be unacked, or all were requeued.")));
 
   const load = async () => {
     try {
@@ -50,7 +50,7 @@ async function open(view) {
   function show() {
     const counted = kindsOf(messages);
     if (chosen !== null && !counted.has(chosen)) chosen = null;
-    put(told, `${count(messages.length)} of ${count(row.messages_ready)} ready. Looking leaves them in place.`);
+    put(told, `${count(messages.length)} of ${count(row.messages_ready)} ready. They stay in the queue.`);
     put(kinds, counted.size === 0 ? null : [
       kindButton("All", messages.length, null),
       ...[...counted].map(([kind, one]) => kindButton(`${one.reason} in ${one.queue}`, one.count, kind)),
@@ -112,7 +112,7 @@ async function open(view) {
       button("Move…", "", after(() => moving(row))),
       button("Purge…", "quiet bad", after(() => purging([row]))),
     ),
-    h("div", { class: "row" }, button("Look again", "", load), amount, told),
+    h("div", { class: "row" }, button("Reload", "", load), amount, told),
     kinds,
     failed,
     nothing,
@@ -125,7 +125,7 @@ async function open(view) {
   await load();
 }
 
-/** Return the kinds of deaths among messages: kind -> {reason, queue, count}, the most frequent first. */
+/** Return the kinds of deaths of messages: kind -> {reason, queue, count}, the most frequent first. */
 function kindsOf(messages) {
   const found = new Map();
   for (const message of messages) {
@@ -144,21 +144,21 @@ function kindOf(message) {
   return death ? JSON.stringify([death.reason, death.queue]) : "";
 }
 
-/** Return a message whose deaths are told elsewhere. */
+/** Return a message without the headers about its deaths, which the story shows. */
 function withoutDeaths(message) {
   const { headers, ...others } = message.properties ?? {};
   const kept = Object.fromEntries(Object.entries(headers ?? {}).filter(([name]) => name !== "x-death" && !/^x-(first|last)-death-/.test(name)));
   return { ...message, properties: { ...others, headers: kept } };
 }
 
-/** Ask and send dead letters back; return true if it was done. */
+/** Requeue dead letters after asking where to; return true if it was done. */
 function requeueing(row, kinds, chosen) {
   const all = [["", "every reason and queue"], ...[...kinds].map(([kind, one]) => [kind, `${one.reason} in ${one.queue}`])];
   return ask({
     title: `Requeue the dead letters of ${row.name}`,
     action: "Requeue",
     body: [
-      h("p", {}, h("strong", {}, many(row.messages_ready, "message")), " ready. Each returns exactly once, even if the broker is killed on the way; one that never died stays."),
+      h("p", {}, h("strong", {}, many(row.messages_ready, "message")), " ready. Each is requeued exactly once, even if the broker is killed meanwhile; a message that was never dead-lettered stays."),
       h(
         "div",
         { class: "fields" },
@@ -179,8 +179,8 @@ function requeueing(row, kinds, chosen) {
 }
 
 function outcome(told) {
-  const parts = [`${many(told.moved, "dead letter")} sent back`];
-  if (told.unroutable) parts.push(`${count(told.unroutable)} stay: their queue or exchange is gone`);
+  const parts = [`${many(told.moved, "dead letter")} requeued`];
+  if (told.unroutable) parts.push(`${count(told.unroutable)} stay: their queue or exchange does not exist`);
   if (told.refused) parts.push(`${count(told.refused)} stay: the queue refused them`);
   if (told.stopped) parts.push(`stopped: ${told.stopped}`);
   return parts.join("; ");

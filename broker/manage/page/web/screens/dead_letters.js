@@ -1,4 +1,4 @@
-// Dead letters: the queues that keep them, and the exchanges where they are lost.
+// Dead letters: the queues that they reach, and the exchanges where they are lost.
 
 import { h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
@@ -23,7 +23,7 @@ function open(view) {
     sort: "messages_ready",
     desc: true,
     empty: "No queue keeps dead letters",
-    emptyHint: "Give a queue the argument x-dead-letter-exchange, or a policy with dead-letter-exchange: what its consumers reject, or what expires, is kept there.",
+    emptyHint: "Give a queue the argument x-dead-letter-exchange, or a policy with dead-letter-exchange: messages that its consumers reject or that expire are kept there.",
     id: (row) => `${row.vhost} ${row.name}`,
     columns: [
       { key: "name", label: "Kept in queue", look: "name", sort: "name", value: (row) => [row.vhost, row.name], show: ([vhost, name]) => h("a", { href: address(["dead-letters", vhost, name]) }, name) },

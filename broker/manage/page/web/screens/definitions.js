@@ -1,4 +1,4 @@
-// Definitions: everything but messages as one JSON document, in RabbitMQ's form.
+// Definitions: everything except messages as one JSON document in RabbitMQ's format.
 
 import { button, h, put } from "../parts/dom.js";
 import { change, path } from "../parts/api.js";
@@ -35,12 +35,12 @@ function open(view) {
       { class: "columns-2" },
       card(
         "Export",
-        h("p", { class: "soft" }, "Users, vhosts, rights, policies, exchanges, queues and bindings as one JSON file; messages are not in it. RabbitMQ reads it too."),
+        h("p", { class: "soft" }, "Users, vhosts, permissions, policies, exchanges, queues and bindings as one JSON file, without messages. RabbitMQ reads it, too."),
         h("div", { class: "row" }, from, button("Export", "primary", () => exporting(from.value))),
       ),
       card(
         "Import",
-        h("p", { class: "soft" }, "A file of SlotMQ or RabbitMQ. What exists already stays; what differs is refused by name, and then nothing of the file is applied."),
+        h("p", { class: "soft" }, "A file of SlotMQ or RabbitMQ. Existing objects stay; if an object differs, it is named, and nothing of the file is applied."),
         h("div", { class: "row" }, into, file),
       ),
     ),
@@ -48,7 +48,7 @@ function open(view) {
   );
 }
 
-/** Save the definitions as they are: parsed and written again, numbers above 2^53 would change. */
+/** Save the definitions without parsing them, which would change numbers above 2^53. */
 async function exporting(vhost) {
   try {
     const response = await fetch(path(vhost ? ["definitions", vhost] : ["definitions"]), { headers: { "X-Requested-With": "slotmq" }, credentials: "same-origin", cache: "no-store" });
@@ -63,7 +63,7 @@ async function exporting(vhost) {
   }
 }
 
-/** Show what a file holds, ask, and import it. */
+/** Show the contents of a file, and import it after a confirmation. */
 async function importing(vhost, file, told) {
   const text = await file.text();
   const document_ = JSON.parse(text);
@@ -73,9 +73,9 @@ async function importing(vhost, file, told) {
     title: `Import ${file.name}?`,
     action: "Import",
     body: [
-      h("p", {}, vhost ? ["Into vhost ", h("strong", {}, vhost), "."] : "Into the whole broker.", " The file holds:"),
+      h("p", {}, vhost ? ["Into vhost ", h("strong", {}, vhost), "."] : "Into the whole broker.", " The file contains:"),
       h("ul", { class: "counts" }, held.map((noun) => h("li", {}, h("strong", {}, count(document_[noun].length)), ` ${noun.replaceAll("_", " ")}`))),
-      check("Leave out what is refused, and apply the rest", "skip_refused"),
+      check("Skip refused entries, and apply the others", "skip_refused"),
     ],
     submit: async ({ skip_refused }) => {
       outcome = await change("POST", vhost ? ["definitions", vhost] : ["definitions"], text, { query: { outcome: "true", skip_refused: skip_refused ? "true" : "" } });
@@ -86,14 +86,14 @@ async function importing(vhost, file, told) {
   window.dispatchEvent(new Event("slotmq-vhosts"));
 }
 
-/** Return what an import did: counts of what was made, changed and present, and what had no effect. */
+/** Return the outcome of an import: numbers of created, changed and existing entries, and those without effect. */
 function summary(name, outcome) {
   const counts = (kinds) => Object.entries(kinds ?? {}).filter(([, number]) => number).map(([noun, number]) => `${count(number)} ${noun.replaceAll("_", " ")}`).join(", ");
   const named = (title, all) => (all?.length ? h("div", { class: "stack tight" }, h("h3", {}, title), h("ul", { class: "bullets" }, all.map((one) => h("li", {}, value(one))))) : null);
   return card(
     `${name} is imported`,
-    facts([["Made", counts(outcome?.made)], ["Changed", counts(outcome?.changed)], ["Existed already", counts(outcome?.present)]]),
-    named("Refused and left out", outcome?.skipped),
-    named("Kept without effect here", outcome?.without_effect),
+    facts([["Created", counts(outcome?.made)], ["Changed", counts(outcome?.changed)], ["Existed already", counts(outcome?.present)]]),
+    named("Refused and skipped", outcome?.skipped),
+    named("Stored without effect", outcome?.without_effect),
   );
 }

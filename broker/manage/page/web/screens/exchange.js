@@ -1,4 +1,4 @@
-// One exchange: what goes in and out, and its bindings.
+// One exchange: its rates and its bindings.
 
 import { button, h } from "../parts/dom.js";
 import { change, get } from "../parts/api.js";
@@ -50,7 +50,7 @@ async function open(view) {
   });
 }
 
-/** Return the table of bindings seen from one end. `far`: "destination" or "source". */
+/** Return the table of the bindings of one object. `far` is their other end: "destination" or "source". */
 export function bindingTable(view, { prefix, title, empty, load, far }) {
   const shown = table(view, {
     noun: "binding",
@@ -66,17 +66,17 @@ export function bindingTable(view, { prefix, title, empty, load, far }) {
       { key: "arguments", label: "Arguments", rank: 2, value: (row) => (Object.keys(row.arguments).length ? value(row.arguments) : ""), show: (text) => h("code", {}, text) },
     ],
     source: listed(load, [far, "routing_key"]),
-    menu: (row) => (row.source === "" ? [{ label: "The default exchange's bindings stay", press: () => {} }] : [{ label: "Unbind…", look: "bad", press: async () => (await unbinding(row)) && shown.refresh() }]),
+    menu: (row) => (row.source === "" ? [{ label: "Bindings of the default exchange cannot be removed", press: () => {} }] : [{ label: "Unbind…", look: "bad", press: async () => (await unbinding(row)) && shown.refresh() }]),
   });
   return shown;
 }
 
-/** Ask and remove a binding; return true if it was done. */
+/** Remove a binding after a confirmation; return true if it was done. */
 export function unbinding(row) {
   const type = row.destination_type === "queue" ? "q" : "e";
   return ask({
     title: "Remove this binding?",
-    body: [h("p", {}, "From ", h("strong", {}, exchangeName(row.source)), " to ", h("strong", {}, row.destination), row.routing_key ? [" with ", h("code", {}, row.routing_key)] : "", ". Messages that are queued already stay.")],
+    body: [h("p", {}, "From ", h("strong", {}, exchangeName(row.source)), " to ", h("strong", {}, row.destination), row.routing_key ? [" with ", h("code", {}, row.routing_key)] : "", ". Messages in the queue stay.")],
     action: "Unbind",
     look: "danger",
     submit: async () => {
@@ -86,7 +86,7 @@ export function unbinding(row) {
   });
 }
 
-/** Ask for the far end of a binding and bind. Give `source` (an exchange), or `queue`. */
+/** Bind after asking for the other end. Pass `source` (an exchange) or `queue`. */
 export function binding(vhost, { source, queue }) {
   const ends = source === undefined
     ? [field("From exchange", "source", { required: true })]

@@ -1,4 +1,4 @@
-// The exchanges, and how to add one.
+// All exchanges, and the form that adds one.
 
 import { button, h } from "../parts/dom.js";
 import { change } from "../parts/api.js";
@@ -13,7 +13,7 @@ import { inVhost, reader } from "../parts/reader.js";
 import { table } from "../parts/table.js";
 import { toast } from "../parts/toast.js";
 
-const NEEDED = { "x-delayed-message": { "x-delayed-type": "topic" }, "x-message-deduplication": { "x-cache-size": 100000 } }; // arguments without which a type is refused
+const NEEDED = { "x-delayed-message": { "x-delayed-type": "topic" }, "x-message-deduplication": { "x-cache-size": 100000 } }; // arguments that a type requires
 
 export const exchanges = { path: "exchanges", title: "Exchanges", key: "e", group: "Topology", open };
 
@@ -41,21 +41,21 @@ function open(view) {
   view.show(shown.element);
 }
 
-/** Return the address of an exchange's screen. The default exchange, which has no name, is "amq.default" in the API. */
+/** Return the address of an exchange's screen. The default exchange without a name is "amq.default" in the API. */
 export function exchangeAddress(vhost, name) {
   return address(["exchanges", vhost, name || "amq.default"]);
 }
 
-/** Return true if AMQP itself declares the exchange. */
+/** Return whether an exchange is predeclared by AMQP. */
 export function isFixed(name) {
   return name === "" || name.startsWith("amq.");
 }
 
-/** Ask and delete exchanges; return true if it was done. */
+/** Delete exchanges after a confirmation; return true if it was done. */
 export function deletingExchanges(rows) {
   return ask({
     title: rows.length === 1 ? "Delete this exchange?" : `Delete ${many(rows.length, "exchange")}?`,
-    body: [h("p", {}, rows.length === 1 ? h("strong", {}, rows[0].name) : "", " Its bindings go with it; queues and their messages stay.")],
+    body: [h("p", {}, rows.length === 1 ? h("strong", {}, rows[0].name) : "", " Its bindings are deleted with it; queues and their messages stay.")],
     action: "Delete",
     look: "danger",
     submit: async () => {
@@ -87,7 +87,7 @@ function declaring() {
   });
 }
 
-/** Return the choice of a vhost in a form, where there are several. */
+/** Return the field for a vhost in a form, null if there is only one. */
 export function vhostField() {
   return reader.vhosts.length > 1 ? select("Vhost", "vhost", reader.vhosts, { value: reader.vhost || reader.vhosts[0] }) : null;
 }

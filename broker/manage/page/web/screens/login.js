@@ -1,4 +1,4 @@
-// The login form, shown when the broker does not know who asks.
+// The login form, shown to users without a session.
 
 import { h, mark, put } from "../parts/dom.js";
 import { change } from "../parts/api.js";

@@ -1,5 +1,5 @@
-// The overlay's brokers of this process: the graph, what each leaf wants (V_b), what was published here (V_m), and
-// where a message would go.
+// The overlay brokers of this process: the graph, the virtual times of leaves (V_b) and of streams (V_m), and the route
+// of a message.
 
 import { h, put } from "../parts/dom.js";
 import { change, get, isAbort } from "../parts/api.js";
@@ -16,7 +16,7 @@ import { pattern } from "./bindings.js";
 
 export const overlay = { path: "overlay", title: "Overlay", key: "v", group: "Broker", needs: "monitoring", offered: () => reader.parts.overlay, open };
 
-const WAIT_MS = 200; // after the last key
+const WAIT_MS = 200; // after the last key press
 
 async function open(view) {
   let brokers = await get(["slotmq", "overlay"], {}, view.signal);
@@ -29,7 +29,7 @@ async function open(view) {
     { name: "gaps", label: "Gaps" },
   ]);
   const picture = graph();
-  // leaves and inner brokers have lists and counts of their own
+  // leaves and inner brokers have different lists
   const of = (name) => brokers.flatMap((broker) => (broker[name] ?? []).map((row) => ({ ...row, broker: broker.broker })));
   const tab = (columns, name, options = {}) => (box, signal) => {
     const rows = table(view.within(signal), { noun: "row", filter: false, live: false, prefix: name, size: 250, source: listed(async () => of(name)), columns, ...options });
@@ -38,7 +38,7 @@ async function open(view) {
   };
   let follow = () => {};
   const parts = tabs(view, [
-    { name: "explain", label: "Where would it go?", open: (box, signal) => explaining(view, box, signal) },
+    { name: "explain", label: "Explain a route", open: (box, signal) => explaining(view, box, signal) },
     {
       name: "leaves",
       label: "Leaves (V_b)",
@@ -47,7 +47,7 @@ async function open(view) {
         { key: "time", label: "Virtual time", look: "number", sort: "time", show: count },
         { key: "node", label: "Behind tree node", sort: "node" },
         { key: "durable", label: "Durable", value: (row) => yesNo(row.durable) },
-        { key: "broker", label: "As known by", rank: 2 },
+        { key: "broker", label: "Known by", rank: 2 },
       ], "leaves", { noun: "leaf", sort: "leaf", id: (row) => `${row.broker} ${row.node} ${row.leaf}`, menu: mayAs("administrator") ? (row) => [{ label: "Forget…", look: "bad", press: () => forgetting(row) }] : undefined }),
     },
     {
@@ -74,18 +74,18 @@ async function open(view) {
         { key: "reached", label: "Reached", look: "number", rank: 2, show: count },
         { key: "lag", label: "Lag", look: "number", sort: "lag", show: count },
         { key: "repairs", label: "Repairs", look: "number", sort: "repairs", show: count },
-      ], "received", { noun: "stream", sort: "leaf", empty: "Nothing came from other brokers", id: (row) => `${row.broker} ${row.leaf} ${row.vhost} ${row.exchange}` }),
+      ], "received", { noun: "stream", sort: "leaf", empty: "Nothing was received from other brokers", id: (row) => `${row.broker} ${row.leaf} ${row.vhost} ${row.exchange}` }),
     },
     {
       name: "patterns",
-      label: "What they want",
+      label: "Patterns",
       open: tab([
         { key: "node", label: "Tree node", look: "name", sort: "node" },
         { key: "exchange", label: "Exchange", sort: "exchange", show: exchangeName },
         { key: "count", label: "Patterns", look: "number", sort: "count", show: count },
         { key: "patterns", label: "Some of them", look: "wrap", show: (all) => all.flatMap((one, at) => [at > 0 ? ", " : null, pattern(one)]) },
         { key: "vector", label: "From", look: "wrap", rank: 3, show: vector },
-      ], "patterns", { noun: "pattern set", sort: "node", empty: "No broker wants anything", id: (row) => `${row.broker} ${row.node} ${row.vhost} ${row.exchange}` }),
+      ], "patterns", { noun: "pattern set", sort: "node", empty: "No broker has announced patterns", id: (row) => `${row.broker} ${row.node} ${row.vhost} ${row.exchange}` }),
     },
     {
       name: "passing",
@@ -94,7 +94,7 @@ async function open(view) {
         { key: "leaf", label: "From leaf", look: "name", sort: "leaf" },
         { key: "exchange", label: "Exchange", sort: "exchange", show: exchangeName },
         { key: "reached", label: "Reached", look: "number", show: count },
-        { key: "from", label: "Came from" },
+        { key: "from", label: "From" },
       ], "passing", { noun: "stream", sort: "leaf", empty: "No stream passes an inner broker of this process", id: (row) => `${row.broker} ${row.leaf} ${row.vhost} ${row.exchange}` }),
     },
   ]);
@@ -104,7 +104,7 @@ async function open(view) {
     const links = brokers.flatMap((broker) => broker.links);
     const cut = links.filter((link) => link.state === "down");
     down.hidden = cut.length === 0;
-    put(down, cut.length ? notice("warn", `${many(cut.length, "link")} down`, `To ${cut.map((link) => link.peer).join(", ")}. The broker dials again by itself; messages wait meanwhile.`) : null);
+    put(down, cut.length ? notice("warn", `${many(cut.length, "link")} down`, `To ${cut.map((link) => link.peer).join(", ")}. The broker reconnects automatically; messages wait meanwhile.`) : null);
     const sum = (name, rows) => rows.reduce((all, row) => all + (row[name] ?? 0), 0);
     shown.set("links", `${count(links.length - cut.length)} of ${count(links.length)}`);
     shown.set("leaves", count(new Set(of("leaves").map((row) => row.leaf)).size));
@@ -131,7 +131,7 @@ function vector(times) {
   return all.length ? h("code", {}, all.map(([leaf, time]) => `${leaf}:${time}`).join(", ")) : "–";
 }
 
-/** Draw the form that says where a message with a routing key would go. */
+/** Draw the form that explains the route of a message with a routing key. */
 function explaining(view, box, signal) {
   const key = field("Routing key", "key", { value: view.query.key ?? "", placeholder: "flights.eu.1042", maxlength: 255 });
   const exchange = field("Exchange", "exchange", { value: view.query.exchange ?? "", placeholder: "all that take part" });
@@ -145,7 +145,7 @@ function explaining(view, box, signal) {
       const rows = await get(["slotmq", "overlay", "explain"], { ...asked, vhost: reader.vhost || "/" }, signal);
       put(told, rows.length ? verdicts(rows) : notice("plain", "No exchange of this vhost takes part in the overlay"));
     } catch (error) {
-      if (!isAbort(error)) put(told, notice("warn", "This cannot be explained", error.message));
+      if (!isAbort(error)) put(told, notice("warn", "The route cannot be explained", error.message));
     }
   };
   form.addEventListener("input", () => {
@@ -177,7 +177,7 @@ function verdicts(rows) {
 function forgetting(row) {
   return ask({
     title: `Forget leaf ${row.leaf}?`,
-    body: [h("p", {}, "Nothing is kept any more for ", h("strong", {}, row.leaf), ". Do this only if it is away for good: when it returns, it has missed messages.")],
+    body: [h("p", {}, "No more messages are kept for ", h("strong", {}, row.leaf), ". Do this only if it will not return: otherwise it loses messages.")],
     action: "Forget",
     look: "danger",
     submit: async () => {

@@ -1,4 +1,4 @@
-// The broker at a glance: alarms with what to do, rates, depth, memory and disk, the last hour.
+// The broker at a glance: alarms and advice, rates, depth, memory and disk, and the last hour.
 
 import { button, h, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
@@ -72,7 +72,7 @@ async function open(view) {
     draw();
   });
   if (!mayAs("monitoring")) {
-    node.element.remove(); // only for those who look after the broker
+    node.element.remove(); // only for users who monitor the broker
     return;
   }
   view.root.append(await details(view));
@@ -88,14 +88,14 @@ function showAlarms(box, alarms, blocked) {
   put(box, alarms.map((alarm) => notice("bad", `The ${alarm.kind} alarm is on: publishers wait${blocked ? `, ${many(blocked, "connection")} now` : ""}`, ...adviceOn(alarm))));
 }
 
-/** Return what an alarm means, and what to do: the broker's advice as a sentence of its own. */
+/** Return what an alarm means and the broker's advice, each as a sentence. */
 function adviceOn({ kind, value_bytes, limit_bytes, setting, reason, advice }) {
   const measured = {
     memory: `The broker used ${bytes(value_bytes)} when the alarm was raised; the limit is ${bytes(limit_bytes)} (${setting}).`,
-    disk: `${bytes(value_bytes)} were free when the alarm was raised; ${bytes(limit_bytes)} have to stay free (${setting}).`,
+    disk: `${bytes(value_bytes)} were free when the alarm was raised; ${bytes(limit_bytes)} must stay free (${setting}).`,
   };
   const todo = advice?.replace(/^publishers wait: /, "");
-  return [limit_bytes ? measured[kind] : reason, todo && `To end it: ${todo}. Consumers go on meanwhile.`];
+  return [limit_bytes ? measured[kind] : reason, todo && `To end it: ${todo}. Consumers continue meanwhile.`];
 }
 
 function nodePanel() {
@@ -106,7 +106,7 @@ function nodePanel() {
   const show = (told) => {
     const used = told.mem_limit ? told.mem_used / told.mem_limit : 0;
     memory.set(used, `${bytes(told.mem_used)} of ${bytes(told.mem_limit)}`, "At the limit publishers wait.", used >= 1 ? "bad" : used > 0.85 ? "warn" : "");
-    // the bar shows how near the space left is to the limit: full at the limit
+    // the bar is full when the free space has reached the limit
     const near = told.disk_free > 0 ? Math.min(1, told.disk_free_limit / told.disk_free) : 1;
     disk.set(near, bytes(told.disk_free), `Below ${bytes(told.disk_free_limit)} publishers wait.`, near >= 1 ? "bad" : near > 0.7 ? "warn" : "");
     const taken = told.connections_max ? told.connections / told.connections_max : 0;
@@ -135,6 +135,6 @@ async function details(view) {
     ["Version", `${told.product_name ?? "SlotMQ"} ${told.product_version ?? ""}`],
     ["Compatible with", told.rabbitmq_version ? `RabbitMQ's HTTP API ${told.rabbitmq_version}` : ""],
   ]);
-  const drain = mayDrain() && button("Drain all clients…", "quiet bad", () => draining("Drain all clients?", "No client gets any more messages. Each may settle what it holds, and is then closed; who connects meanwhile is drained too. In a cluster these are the clients of this node."));
+  const drain = mayDrain() && button("Drain all clients…", "quiet bad", () => draining("Drain all clients?", "Clients receive no more messages. Each can settle its messages, and is then closed; clients that connect meanwhile are drained, too. In a cluster these are the clients of this node."));
   return h("div", { class: "columns-2" }, card("Broker", h("div", {}, about, drain)), card("Listeners", ports.frame));
 }

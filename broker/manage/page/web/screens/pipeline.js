@@ -1,4 +1,4 @@
-// What leaves the broker beside deliveries: taps, the cursors of their readers and how far behind they are, and ØMQ.
+// The pipeline: taps, the cursors of their readers with their lags, and ØMQ bridges.
 
 import { button, h, icon, put, say } from "../parts/dom.js";
 import { change, get } from "../parts/api.js";
@@ -17,7 +17,7 @@ import { vhostField } from "./exchanges.js";
 
 export const pipeline = { path: "pipeline", title: "Pipeline", key: "l", group: "Broker", open };
 
-const LATE_S = 600; // a cursor further behind is marked
+const LATE_S = 600; // a cursor with a larger lag is marked
 
 async function open(view) {
   const cards = h("div", { class: "stack" });
@@ -45,7 +45,7 @@ async function open(view) {
     }));
     const changed = kept.size !== drawn.size || [...kept.keys()].some((id) => !drawn.has(id));
     drawn = kept;
-    if (changed || !cards.firstChild) put(cards, kept.size ? [...kept.values()].map((one) => one.element) : h("div", { class: "card" }, h("div", { class: "empty" }, h("strong", {}, "No taps"), h("span", {}, "A tap keeps the messages that pass an exchange in slot files, for Spark jobs, archives and other readers."))));
+    if (changed || !cards.firstChild) put(cards, kept.size ? [...kept.values()].map((one) => one.element) : h("div", { class: "card" }, h("div", { class: "empty" }, h("strong", {}, "No taps"), h("span", {}, "A tap keeps the messages of an exchange in slot files, for Spark jobs, archives and other readers."))));
   };
   async function refresh() {
     const { taps } = await get(["slotmq", "pipeline"], {}, view.signal);
@@ -75,7 +75,7 @@ function tapCard(refresh) {
       head,
       h("h2", {}, tap.name),
       tap.removed ? h("span", { class: "badge warn" }, "removed") : h("span", { class: "soft" }, exchangeName(tap.exchange), " ", pattern(tap.pattern)),
-      !tap.removed && !tap.listens && h("span", { class: "badge bad", title: "its exchange does not exist" }, "hears nothing"),
+      !tap.removed && !tap.listens && h("span", { class: "badge bad", title: "its exchange does not exist" }, "inactive"),
       reader.vhosts.length > 1 && h("span", { class: "faint" }, tap.vhost),
       h("span", { class: "push" }),
       mine && !tap.removed && button("Seal now", "small", async () => { await sealing(tap); await refresh(); }),
@@ -85,7 +85,7 @@ function tapCard(refresh) {
       ].filter(Boolean), "quiet icon small"),
     );
     put(track, seals(tap));
-    put(cursors, tap.cursors.length ? tap.cursors.map((cursor) => cursorLine(tap, cursor, refresh)) : h("span", { class: "faint" }, "No cursor: slot files are kept by their caps alone."));
+    put(cursors, tap.cursors.length ? tap.cursors.map((cursor) => cursorLine(tap, cursor, refresh)) : h("span", { class: "faint" }, "No cursor: only the caps limit the slot files."));
     put(about, facts([
       ["Messages in files", `${count(tap.messages)} in ${many(tap.slots, "slot")}, ${bytes(tap.bytes)}`],
       ["Not sealed yet", count(tap.waiting)],
@@ -95,7 +95,7 @@ function tapCard(refresh) {
   return { element, update };
 }
 
-/** Return the axis of the tap's seals, with a mark for each cursor. */
+/** Return the axis of a tap's seals with a mark for each cursor. */
 function seals(tap) {
   if (tap.first_seal === null) return null;
   const first = tap.first_seal;
@@ -135,7 +135,7 @@ function adding() {
     title: "Add a tap",
     action: "Add tap",
     body: [
-      h("p", {}, "A tap keeps every message that passes an exchange with a key that matches a topic pattern, whatever queues are bound."),
+      h("p", {}, "A tap keeps every message of an exchange whose routing key matches a topic pattern, independent of bound queues."),
       h("div", { class: "fields" }, field("Name", "name", { required: true, maxlength: 200 }), field("Exchange", "exchange", { placeholder: "empty: the default exchange" }), field("Pattern", "pattern", { required: true, value: "#" }), vhostField()),
       h("div", { class: "fields" }, field("Cursor", "cursor", { placeholder: "archive" }, "A reader for which messages are kept."), field("At most", "max_bytes", { placeholder: "10GB" }, "Size of its slot files."), field("For at most", "max_age", { placeholder: "7d" }, "Age of its slot files.")),
     ],
@@ -165,7 +165,7 @@ function removing(tap) {
 function addingCursor(tap) {
   return ask({
     title: `Add a cursor to ${tap.name}`,
-    body: [h("div", { class: "fields" }, field("Name", "name", { required: true, placeholder: "archive" }), number("Has passed seal", "seal", { value: 0 }, "0 keeps everything that is there."))],
+    body: [h("div", { class: "fields" }, field("Name", "name", { required: true, placeholder: "archive" }), number("Has passed seal", "seal", { value: 0 }, "0 keeps all existing files."))],
     action: "Add cursor",
     submit: async ({ name, seal }) => {
       await change("PUT", ["slotmq", "pipeline", "taps", tap.vhost, tap.name, "cursors", name], { seal: Number(seal) });
@@ -177,7 +177,7 @@ function addingCursor(tap) {
 function setting(tap, cursor, path) {
   return ask({
     title: `Set the position of ${cursor.name}`,
-    body: [h("p", {}, "A reader may start again from an older seal. What was deleted behind the cursor does not come back."), number("Has passed seal", "seal", { value: cursor.seal, max: tap.last_seal ?? 0 })],
+    body: [h("p", {}, "A reader may start again from an older seal. Files that were deleted behind the cursor are not restored."), number("Has passed seal", "seal", { value: cursor.seal, max: tap.last_seal ?? 0 })],
     action: "Set",
     submit: async ({ seal }) => {
       await change("PUT", path, { seal: Number(seal), reset: true });
@@ -189,7 +189,7 @@ function setting(tap, cursor, path) {
 function removingCursor(cursor, path) {
   return ask({
     title: `Remove cursor ${cursor.name}?`,
-    body: [h("p", {}, "Nothing is kept for this reader any more.")],
+    body: [h("p", {}, "No more files are kept for this reader.")],
     action: "Remove",
     look: "danger",
     submit: async () => {

@@ -13,7 +13,7 @@ import { toast } from "../parts/toast.js";
 export const policies = { path: "policies", title: "Policies", key: "y", group: "Admin", open };
 
 const LABELS = { all: "queues and exchanges", classic_queues: "classic queues", quorum_queues: "quorum queues" };
-const WAIT_MS = 250; // after the last key
+const WAIT_MS = 250; // after the last key press
 const SUGGESTED = [
   ["message-ttl", "1min"], ["max-length", 10000], ["max-length-bytes", "1GiB"], ["overflow", "reject-publish"], ["expires", "30min"],
   ["dead-letter-exchange", "dead"], ["dead-letter-routing-key", "key"], ["delivery-limit", 20], ["keep-poisoned", true], ["alternate-exchange", "unroutable"],
@@ -28,7 +28,7 @@ function open(view) {
   };
   const chosen = view.query.kind === "operator" ? "operator-policies" : "policies";
   const choice = segments("Kind of policy", [["policies", "Policies"], ["operator-policies", "Operator policies"]], chosen, show);
-  view.show(h("div", { class: "row" }, choice, h("span", { class: "faint" }, "Rules for all queues and exchanges whose names match. Of several, the one with the highest priority counts; limits of an operator policy cannot be raised.")), box);
+  view.show(h("div", { class: "row" }, choice, h("span", { class: "faint" }, "Rules for all queues and exchanges whose names match. Of several, the one with the highest priority applies; a policy cannot raise limits of an operator policy.")), box);
   show(chosen);
 }
 
@@ -41,7 +41,7 @@ function list(view, noun, operator) {
     sort: "priority",
     desc: true,
     empty: operator ? "No operator policies" : "No policies",
-    emptyHint: "A policy sets limits, expiry, dead-lettering and alternate exchanges without declaring anything again.",
+    emptyHint: "A policy sets limits, expiry, dead-lettering and alternate exchanges without new declarations.",
     id: (row) => `${row.vhost} ${row.name}`,
     columns: [
       { key: "name", label: "Policy", look: "name", sort: "name" },
@@ -65,13 +65,13 @@ function changing(noun, row, operator) {
   const vhost = row?.vhost ?? (reader.vhost || reader.vhosts[0]);
   const { policies_apply_to, policy_keys, operator_policy_keys } = reader.parts.choices;
   const keys = operator ? operator_policy_keys : policy_keys;
-  const rules = area("Rules, as a JSON object", "definition", { rows: 4, required: true, value: row === null ? "" : JSON.stringify(row.definition, null, 1), placeholder: "{\"max-length\": 10000}" }, "Sizes and times are bytes and milliseconds, or texts with a unit, such as \"10GB\" and \"7d\".");
+  const rules = area("Rules, as a JSON object", "definition", { rows: 4, required: true, value: row === null ? "" : JSON.stringify(row.definition, null, 1), placeholder: "{\"max-length\": 10000}" }, "Sizes and times are bytes and milliseconds, or strings with a unit, such as \"10GB\" and \"7d\".");
   const text = rules.querySelector("textarea");
   const add = (name, set) => {
     try {
       text.value = JSON.stringify({ ...jsonObject(text.value, "Rules"), [name]: set }, null, 1);
     } catch {
-      text.setAttribute("aria-invalid", "true"); // the reader sees what is wrong when it is sent
+      text.setAttribute("aria-invalid", "true"); // submitting shows the error
     }
     text.focus();
   };

@@ -1,4 +1,4 @@
-// One queue: depth and rates, slots, messages, unacked ones, consumers, bindings.
+// One queue: depth and rates, slots, messages, unacked messages, consumers, bindings.
 
 import { button, h, icon, put } from "../parts/dom.js";
 import { get } from "../parts/api.js";
@@ -22,7 +22,7 @@ const DEPTH = [{ name: "messages_ready", label: "Ready", k: 1 }, { name: "messag
 const RATES = [{ name: "publish", label: "In", k: 1 }, { name: "deliver_get", label: "Out", k: 2 }, { name: "ack", label: "Acknowledged", k: 3 }];
 
 const BRIEF = {
-  columns: [ // without those that cost a walk over the messages; rates come by the live stream
+  columns: [ // without those that the broker must count; rates are in the live stream
     "name", "vhost", "state", "durable", "auto_delete", "exclusive", "arguments", "policy", "operator_policy",
     "messages", "messages_ready", "messages_unacknowledged", "messages_delayed", "next_delayed_at", "consumers", "consumer_details",
   ].join(","),
@@ -119,21 +119,21 @@ async function open(view) {
     menu("More", icon("more"), [
       { label: "Move messages…", press: after(() => moving(row)) },
       { label: "Release delayed messages…", press: after(() => releasing(row)) },
-      ...(mayDrain() ? [{ label: "Drain consumers…", press: after(() => draining(`Drain the consumers of ${name}?`, "Its present consumers get no more messages, may settle what they hold, and are then cancelled. Consumers that come meanwhile take over.", { queue: name, vhost })) }] : []),
+      ...(mayDrain() ? [{ label: "Drain consumers…", press: after(() => draining(`Drain the consumers of ${name}?`, "Its current consumers receive no more messages, can settle theirs, and are then cancelled. New consumers take over.", { queue: name, vhost })) }] : []),
       { label: "Purge…", look: "bad", press: after(() => purging([row])) },
       { label: "Delete…", look: "bad", press: async () => (await deleting([row])) && go(["queues"]) },
     ], "icon"),
   );
-  put(paused, notice("warn", "This queue is paused", "It takes messages and delivers none until it continues."));
+  put(paused, notice("warn", "This queue is paused", "It accepts messages but delivers none until it is resumed."));
   view.show(gone, head, paused, delayed, shown.element, h("div", { class: "columns-2" }, depth.element, rates.element), card("Slots", slots.element), parts.element);
-  put(gone, notice("plain", "This queue is deleted", "The page shows what was last known of it."));
+  put(gone, notice("plain", "This queue is deleted", "The page shows its last known state."));
   show();
   parts.start();
   view.onLive(`queue/${encodeURIComponent(vhost)}/${encodeURIComponent(name)}`, take);
   get(["history", ...words], {}, view.signal).then((told) => {
     history.load(told);
     draw();
-  }, () => {}); // charts begin with now
+  }, () => {}); // charts start now
   const showSlots = async () => slots.update(await get([...words, "slots"], {}, view.signal));
   await showSlots().catch((error) => put(slots.element, h("span", { class: "faint" }, error.message)));
   view.onTick(async () => {

@@ -11,15 +11,15 @@ import { listed } from "../parts/rows.js";
 import { table } from "../parts/table.js";
 import { binding, bindingTable } from "./exchange.js";
 
-const UNACKED_MAX = 500; // those that are held longest
+const UNACKED_MAX = 500; // the oldest deliveries
 const DETAILS = [
   "vhost", "type", "durable", "auto_delete", "exclusive", "node", "idle_since", "messages_ram", "messages_persistent", "message_bytes", "messages_by_priority", "duplicates_dropped",
   "messages_delayed", "next_delayed_at", "last_delayed_at", "delayed_retry",
   "arguments", "policy", "operator_policy", "effective_policy_definition",
 ].join(",");
-const TRUNCATE = 65_536; // bytes of a body that the page asks for
+const TRUNCATE = 65_536; // bytes of each body to load
 
-/** Draw the head of the queue: messages are looked at and stay where they are. */
+/** Draw the messages at the head of the queue, which stay ready. */
 export async function messagesTab(view, context, box, signal) {
   const { words, row } = context;
   const shown = messageList({ empty: "No ready message" });
@@ -32,28 +32,28 @@ export async function messagesTab(view, context, box, signal) {
       const messages = await get([...words, "peek"], { count: amount.value, truncate: TRUNCATE }, signal);
       shown.update(messages);
       listed = messages.length;
-      put(told, `The head of the queue: ${count(messages.length)} of ${count(row().messages_ready)} ready at ${clock(Date.now())}. Looking leaves them in place.`);
+      put(told, `The head of the queue: ${count(messages.length)} of ${count(row().messages_ready)} ready at ${clock(Date.now())}. They stay in the queue.`);
       put(failed);
     } catch (error) {
       if (!isAbort(error)) put(failed, notice("bad", "The messages cannot be shown", error.message));
     }
   };
   amount.addEventListener("change", load);
-  put(box, h("div", { class: "row" }, button("Look again", "", load), amount, told), failed, shown.element);
+  put(box, h("div", { class: "row" }, button("Reload", "", load), amount, told), failed, shown.element);
   context.changed = load;
   signal.addEventListener("abort", () => (context.changed = null));
-  // the reader may be amid a message, so a list stays until the reader looks again, unless it says the opposite of what is so
+  // the user may be reading a message, so the list is reloaded only when it is wrong about whether the queue is empty
   view.within(signal).onTick(() => ((row().messages_ready === 0) === (listed === 0) ? null : load()));
   await load();
 }
 
-/** Return who holds a message: a connection of this node, or the name of one of another node. */
+/** Return the connection of an unacked message: a link on this node, else its name and node. */
 function holder(name, row) {
   if (row.node) return `${name}, node ${row.node}`;
   return name ? h("a", { href: address(["connections", name]) }, name) : "–";
 }
 
-/** Draw the messages that consumers hold, the oldest first. */
+/** Draw the unacked messages, the oldest deliveries first. */
 export function unackedTab(view, { words }, box, signal) {
   const shown = table(view.within(signal), {
     noun: "unacked message",
@@ -62,7 +62,7 @@ export function unackedTab(view, { words }, box, signal) {
     empty: "No message waits for an acknowledgement",
     id: (row) => `${row.node ?? ""} ${row.connection} ${row.channel} ${row.delivery_tag}`,
     columns: [
-      { key: "age_ms", label: "Held for", look: "number", sort: "age_ms", show: duration },
+      { key: "age_ms", label: "Unacked for", look: "number", sort: "age_ms", show: duration },
       { key: "consumer_tag", label: "Consumer", look: "text", sort: "consumer_tag", show: (tag) => tag || "basic.get" },
       { key: "connection", label: "Connection", look: "text", rank: 2, show: holder },
       { key: "channel", label: "Channel", look: "number", rank: 3 },
@@ -100,20 +100,20 @@ export function consumersTab(view, { row }, box, signal) {
   put(box, shown.element);
 }
 
-/** Draw what leads messages into the queue. */
+/** Draw the bindings of the queue. */
 export function bindingsTab(view, { words, vhost, name }, box, signal) {
   const shown = bindingTable(view.within(signal), { prefix: "b", title: "Source", empty: "No binding", load: () => get([...words, "bindings"], {}, signal), far: "source" });
   shown.tools.append(button("Bind…", "", async () => (await binding(vhost, { queue: name })) && shown.refresh()));
   put(box, shown.element);
 }
 
-/** Draw arguments, policies and what else is known; to count bytes and messages in memory the broker walks over them. */
 /** Return the ready messages of each level of a quorum queue, the highest first; null for another queue. */
 function byPriority(levels) {
   if (!levels) return null;
   return Object.entries(levels).sort(([a], [b]) => b - a).map(([level, ready]) => `${level}: ${count(ready)}`).join(", ") || "none";
 }
 
+/** Draw arguments, policies and sizes, for which the broker counts the messages. */
 export async function detailsTab(view, { words }, box, signal) {
   const one = await get(words, { columns: DETAILS }, signal);
   put(

@@ -1,4 +1,4 @@
-// All queues, paged by the server, with live numbers.
+// All queues, paginated by the server, with live numbers.
 
 import { button, h } from "../parts/dom.js";
 import { change } from "../parts/api.js";
@@ -31,7 +31,7 @@ function open(view) {
   const after = (done) => async () => (await done()) && shown.refresh();
   const shown = table(view, {
     noun: "queue",
-    emptyHint: "A client declares queues, or you add one here.",
+    emptyHint: "Clients declare queues, and you can add one here.",
     id: (row) => `${row.vhost} ${row.name}`,
     columns: [
       { key: "name", label: "Queue", look: "name", sort: "name", value: (row) => [row.vhost, row.name], show: ([vhost, name]) => h("a", { href: address(["queues", vhost, name]) }, name) },
@@ -65,7 +65,7 @@ function open(view) {
   view.show(shown.element);
 }
 
-/** Return the state of a queue: what the broker says, or "idle" if nothing has happened for a while. */
+/** Return the state of a queue, "idle" for a running one without activity for a while. */
 export function shownState(row) {
   const since = row.idle_since ? Date.parse(row.idle_since) : Date.now();
   return row.state === "running" && Date.now() - since > IDLE_MS ? "idle" : row.state;

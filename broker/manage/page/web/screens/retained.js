@@ -1,4 +1,4 @@
-// Retained messages: the last of each MQTT topic, found by a filter of MQTT.
+// Retained messages: the last message of each MQTT topic, found by an MQTT filter.
 
 import { h, put } from "../parts/dom.js";
 import { change, get } from "../parts/api.js";
@@ -19,10 +19,10 @@ const WHOLE_BYTES = 262_144;
 function open(view) {
   const words = ["slotmq", "retained", reader.vhost || "/"];
   const told = h("p", { class: "soft small" });
-  const filter = h("input", { class: "input", type: "search", name: "filter", placeholder: "home/+/config or home/#", "aria-label": "Filter of MQTT", spellcheck: "false", autocomplete: "off", value: view.query.filter ?? "", on: { change: () => shown.refresh().catch((error) => put(told, error.message)) } });
+  const filter = h("input", { class: "input", type: "search", name: "filter", placeholder: "home/+/config or home/#", "aria-label": "MQTT filter", spellcheck: "false", autocomplete: "off", value: view.query.filter ?? "", on: { change: () => shown.refresh().catch((error) => put(told, error.message)) } });
   const load = async (signal) => {
     const found = await get(words, { filter: filter.value || "#", limit: LIMIT, truncate: PREVIEW_BYTES }, signal);
-    put(told, `Vhost ${words[2]} retains ${many(found.messages, "message")}, ${bytes(found.bytes)}.${found.truncated ? ` The filter matches more than ${count(LIMIT)}: these are some of them.` : ""}`);
+    put(told, `Vhost ${words[2]} retains ${many(found.messages, "message")}, ${bytes(found.bytes)}.${found.truncated ? ` The filter matches more than ${count(LIMIT)}, of which some are shown.` : ""}`);
     return found.rows;
   };
   const shown = table(view, {
@@ -31,7 +31,7 @@ function open(view) {
     sort: "topic",
     tools: [h("span", { class: "filter" }, filter)],
     empty: "Nothing is retained here",
-    emptyHint: "MQTT clients retain messages by a flag, AMQP publishers to amq.topic by the header x-mqtt-retain.",
+    emptyHint: "MQTT clients retain messages with a flag, AMQP publishers to amq.topic with the header x-mqtt-retain.",
     id: (row) => row.topic,
     columns: [
       { key: "topic", label: "Topic", look: "name", sort: "topic" },
@@ -58,11 +58,11 @@ async function showing(words, { topic }) {
   return show({ title: topic, body: messageView(message, ""), wide: true });
 }
 
-/** Ask and delete what some topics retain; return true if it was done. */
+/** Delete the retained messages of topics after a confirmation; return true if it was done. */
 function deleting(words, rows) {
   return ask({
-    title: rows.length === 1 ? `Delete what ${rows[0].topic} retains?` : `Delete what ${count(rows.length)} topics retain?`,
-    body: [h("p", {}, "Later subscriptions do not get it. Clients that are subscribed now are not told.")],
+    title: rows.length === 1 ? `Delete the retained message of ${rows[0].topic}?` : `Delete the retained messages of ${count(rows.length)} topics?`,
+    body: [h("p", {}, "Later subscriptions do not receive them. Clients that are subscribed now are not notified.")],
     action: "Delete",
     look: "danger",
     submit: async () => {

@@ -1,4 +1,4 @@
-// One user: rights in each vhost, rights on topics, limits.
+// One user: permissions in each vhost, topic permissions, limits.
 
 import { button, h } from "../parts/dom.js";
 import { change, get } from "../parts/api.js";
@@ -35,10 +35,10 @@ async function open(view) {
       !row.of_settings && button("Tags and password…", "", () => again(changingUser(row))),
       !row.of_settings && button("Delete…", "quiet bad", async () => (await deletingUsers([row])) && go(["users"])),
     ),
-    row.of_settings && notice("plain", "This user is defined in the settings", "It has every right in every vhost; nothing here can change that."),
-    h("h2", {}, "Rights in vhosts"),
+    row.of_settings && notice("plain", "This user is defined in the settings", "It has all permissions in every vhost, and can only be changed there."),
+    h("h2", {}, "Permissions in vhosts"),
     rights.element,
-    h("h2", {}, "Rights on topics"),
+    h("h2", {}, "Topic permissions"),
     topics.element,
     h("div", { class: "columns-2" }, await limitsCard(["user-limits", name], LIMITS, view, !row.of_settings), card("User", facts([["Password", row.password_hash ? "set" : "none"], ["Hashed with", row.hashing_algorithm]]))),
   );
@@ -59,8 +59,8 @@ function rightsTable(view, name) {
       ...["configure", "write", "read"].map((right) => ({ key: right, label: right[0].toUpperCase() + right.slice(1), show: expression })),
     ],
     source: listed((signal) => get(["users", name, "permissions"], {}, signal)),
-    tools: [button("Give rights…", "", async () => (await giving(name, null)) && shown.refresh())],
-    menu: (row) => [{ label: "Change…", press: async () => (await giving(name, row)) && shown.refresh() }, { label: "Take away…", look: "bad", press: async () => (await taking(name, row)) && shown.refresh() }],
+    tools: [button("Set permissions…", "", async () => (await giving(name, null)) && shown.refresh())],
+    menu: (row) => [{ label: "Change…", press: async () => (await giving(name, row)) && shown.refresh() }, { label: "Remove…", look: "bad", press: async () => (await taking(name, row)) && shown.refresh() }],
   });
   return shown;
 }
@@ -73,7 +73,7 @@ function expression(text) {
 function giving(name, row) {
   const of = (right) => row?.[right] ?? ".*";
   return ask({
-    title: row === null ? `Give ${name} rights in a vhost` : `Rights of ${name} in ${row.vhost}`,
+    title: row === null ? `Set permissions of ${name} in a vhost` : `Permissions of ${name} in ${row.vhost}`,
     action: "Set",
     body: [
       row === null && h("div", { class: "fields" }, select("Vhost", "vhost", reader.vhosts)),
@@ -83,20 +83,20 @@ function giving(name, row) {
     submit: async (form) => {
       const vhost = row?.vhost ?? form.vhost;
       await change("PUT", ["permissions", vhost, name], { configure: form.configure, write: form.write, read: form.read });
-      toast(`Rights of ${name} in ${vhost} set`);
+      toast(`Permissions of ${name} in ${vhost} set`);
     },
   });
 }
 
 function taking(name, row) {
   return ask({
-    title: `Take the rights in ${row.vhost} away?`,
-    body: [h("p", {}, "New clients of ", h("strong", {}, name), " are refused there; those that are connected lose their rights.")],
-    action: "Take away",
+    title: `Remove the permissions in ${row.vhost}?`,
+    body: [h("p", {}, "New clients of ", h("strong", {}, name), " are refused there; connected clients lose their permissions.")],
+    action: "Remove",
     look: "danger",
     submit: async () => {
       await change("DELETE", ["permissions", row.vhost, name]);
-      toast(`${name} has no rights in ${row.vhost} any more`);
+      toast(`Permissions of ${name} in ${row.vhost} removed`);
     },
   });
 }
@@ -107,7 +107,7 @@ function topicTable(view, name) {
     prefix: "t",
     filter: false,
     live: false,
-    empty: "No restriction: every routing key is allowed where the exchange is",
+    empty: "No restriction: every routing key is allowed if the exchange is",
     id: (row) => `${row.vhost} ${row.exchange}`,
     columns: [
       { key: "exchange", label: "Topic exchange", look: "name", show: exchangeName },
@@ -128,7 +128,7 @@ function restricting(name) {
     action: "Set",
     body: [
       h("div", { class: "fields" }, select("Vhost", "vhost", reader.vhosts), field("Topic exchange", "exchange", { required: true, value: "amq.topic" })),
-      h("p", {}, "Regular expressions; {username}, {vhost} and {client_id} stand for the client's."),
+      h("p", {}, "Regular expressions; {username}, {vhost} and {client_id} are replaced by those of the client."),
       h("div", { class: "fields" }, field("Publish with keys", "write", { value: "^{username}\\." }), field("Bind with keys", "read", { value: ".*" })),
     ],
     submit: async (form) => {
@@ -141,7 +141,7 @@ function restricting(name) {
 function unrestricting(name, row) {
   return ask({
     title: "Remove this restriction?",
-    body: [h("p", {}, h("strong", {}, name), " may use every routing key of ", h("strong", {}, exchangeName(row.exchange)), " where it has rights on the exchange.")],
+    body: [h("p", {}, h("strong", {}, name), " may use every routing key of ", h("strong", {}, exchangeName(row.exchange)), " where it has permissions for the exchange.")],
     action: "Remove",
     look: "danger",
     submit: async () => {

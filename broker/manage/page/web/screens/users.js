@@ -1,4 +1,4 @@
-// Users: who may log in, with which tags.
+// Users and their tags.
 
 import { button, h } from "../parts/dom.js";
 import { change, get } from "../parts/api.js";
@@ -50,7 +50,7 @@ export function tagsOf(row) {
   return Array.isArray(row.tags) ? row.tags : String(row.tags ?? "").split(",").filter(Boolean);
 }
 
-/** Ask and add a user, or change one; return true if it was done. */
+/** Add or change a user in a dialog; return true if it was done. */
 export function changingUser(row) {
   const has = new Set(row === null ? ["management"] : tagsOf(row));
   return ask({
@@ -58,13 +58,13 @@ export function changingUser(row) {
     action: row === null ? "Add user" : "Change",
     body: [
       row === null && h("div", { class: "fields" }, field("Name", "name", { required: true, maxlength: 255 })),
-      h("div", { class: "fields" }, field("Password", "password", { type: "password", autocomplete: "new-password", placeholder: row === null ? "" : "unchanged" }), field("Once more", "again", { type: "password", autocomplete: "new-password" })),
+      h("div", { class: "fields" }, field("Password", "password", { type: "password", autocomplete: "new-password", placeholder: row === null ? "" : "unchanged" }), field("Repeat it", "again", { type: "password", autocomplete: "new-password" })),
       h("div", { class: "stack tight" }, h("h3", {}, "Tags"), TAGS.map(([tag, told]) => h("div", { class: "row" }, check(tag, tag, { checked: has.has(tag) }), h("span", { class: "faint" }, told)))),
-      h("p", {}, "Rights in vhosts are given on the user's own screen."),
+      h("p", {}, "Permissions in vhosts are set on the user's own screen."),
     ],
     submit: async (form) => {
       if (form.password !== form.again) throw new Error("The two passwords differ.");
-      if (row === null && form.password === "") throw new Error("A user without a password cannot log in: give one.");
+      if (row === null && form.password === "") throw new Error("A user without a password cannot log in: enter one.");
       const tags = [...TAGS.map(([tag]) => tag).filter((tag) => form[tag]), ...[...has].filter((tag) => !TAGS.some(([known]) => known === tag))].join(",");
       const body = form.password ? { password: form.password, tags } : { password_hash: row.password_hash ?? "", hashing_algorithm: row.hashing_algorithm ?? undefined, tags };
       const name = row?.name ?? form.name;
@@ -74,11 +74,11 @@ export function changingUser(row) {
   });
 }
 
-/** Ask and delete users; return true if it was done. */
+/** Delete users after a confirmation; return true if it was done. */
 export function deletingUsers(rows) {
   return ask({
     title: rows.length === 1 ? `Delete ${rows[0].name}?` : `Delete ${many(rows.length, "user")}?`,
-    body: [h("p", {}, "Their permissions go with them, and their connections are closed.", rows.some((row) => row.name === reader.name) ? h("strong", {}, " You are one of them.") : "")],
+    body: [h("p", {}, "Their permissions are deleted, too, and their connections are closed.", rows.some((row) => row.name === reader.name) ? h("strong", {}, " You are one of them.") : "")],
     action: "Delete",
     look: "danger",
     submit: async () => {

@@ -1,4 +1,4 @@
-// One vhost: who has rights in it, and its limits.
+// One vhost: the permissions of users in it, and its limits.
 
 import { button, h } from "../parts/dom.js";
 import { get } from "../parts/api.js";
@@ -37,7 +37,7 @@ async function open(view) {
       card("Vhost", facts([["Description", row.description], ["Tags", row.tags.join(", ")], ["Default queue type", defaultType(row)], ["Messages", count(row.messages)], ["Ready", count(row.messages_ready)], ["Unacked", count(row.messages_unacknowledged)]])),
       await limitsCard(["vhost-limits", name], LIMITS, view, mine),
     ),
-    mine && h("h2", {}, "Rights"),
+    mine && h("h2", {}, "Permissions"),
     mine && rights(view, name).element,
   );
 }
@@ -48,8 +48,8 @@ function rights(view, name) {
     filter: false,
     live: false,
     sort: "user",
-    empty: "No user has rights here",
-    emptyHint: "Users of the settings have every right in every vhost.",
+    empty: "No user has permissions here",
+    emptyHint: "Users of the settings have all permissions in every vhost.",
     id: (row) => row.user,
     columns: [
       { key: "user", label: "User", look: "name", sort: "user", show: (one) => h("a", { href: address(["users", one]) }, one) },

@@ -1,4 +1,4 @@
-// Vhosts: separate sets of queues, exchanges, policies and rights.
+// Vhosts: separate sets of queues, exchanges, policies and permissions.
 
 import { button, h } from "../parts/dom.js";
 import { change, get } from "../parts/api.js";
@@ -31,7 +31,7 @@ function open(view) {
     source: listed((signal) => get(["vhosts"], {}, signal)),
     tools: mine ? [button("Add vhost…", "", async () => (await changingVhost(null)) && shown.refresh())] : [],
     menu: (row) => [
-      { label: "Rights and limits", press: () => go(["vhosts", row.name]) },
+      { label: "Permissions and limits", press: () => go(["vhosts", row.name]) },
       mine && { label: "Change…", press: async () => (await changingVhost(row)) && shown.refresh() },
       mine && null,
       mine && { label: "Delete…", look: "bad", press: async () => (await deletingVhost(row)) && shown.refresh() },
@@ -40,7 +40,7 @@ function open(view) {
   view.show(shown.element);
 }
 
-/** Return the queue type that a vhost gives, "" if it leaves that to clients. RabbitMQ's word for none is "undefined". */
+/** Return the default queue type of a vhost, "" without one, for which RabbitMQ's API has "undefined". */
 export function defaultType(row) {
   return row.default_queue_type && row.default_queue_type !== "undefined" ? row.default_queue_type : "";
 }
@@ -49,7 +49,7 @@ function changed() {
   window.dispatchEvent(new Event("slotmq-vhosts"));
 }
 
-/** Ask and add a vhost, or change one; return true if it was done. */
+/** Add or change a vhost in a dialog; return true if it was done. */
 export function changingVhost(row) {
   const types = reader.parts.choices.queue_types;
   return ask({
@@ -57,7 +57,7 @@ export function changingVhost(row) {
     action: row === null ? "Add vhost" : "Change",
     body: [
       h("div", { class: "fields" }, row === null && field("Name", "name", { required: true, maxlength: 255 }), field("Description", "description", { value: row?.description ?? "" }), field("Tags", "tags", { value: (row?.tags ?? []).join(","), placeholder: "production, eu" })),
-      h("div", { class: "fields" }, select("Default queue type", "type", [["", "as the client asks"], ...types], { value: types.includes(row?.default_queue_type) ? row.default_queue_type : "" })),
+      h("div", { class: "fields" }, select("Default queue type", "type", [["", "chosen by the client"], ...types], { value: types.includes(row?.default_queue_type) ? row.default_queue_type : "" })),
       check("Trace: copy every message to amq.rabbitmq.trace", "tracing", { checked: row?.tracing ?? false }),
     ],
     submit: async (form) => {
@@ -72,12 +72,12 @@ export function changingVhost(row) {
   });
 }
 
-/** Ask for the name again and delete a vhost; return true if it was done. */
+/** Delete a vhost after its name was typed; return true if it was done. */
 export function deletingVhost(row) {
   return ask({
     title: `Delete vhost ${row.name}?`,
     body: [
-      h("p", {}, "Its queues, ", h("strong", {}, many(row.messages, "message")), ", exchanges, policies and rights go with it, and its clients are disconnected. This cannot be undone."),
+      h("p", {}, "Its queues, ", h("strong", {}, many(row.messages, "message")), ", exchanges, policies and permissions are deleted with it, and its clients are disconnected. This cannot be undone."),
       field("Type its name to delete it", "name", { required: true }),
     ],
     action: "Delete",
