@@ -177,7 +177,7 @@ class ManageListener:
         self._answered[client] = own
 
     def release(self, client: ClientProtocol) -> None:
-        """Count a client as a stranger again: its request was answered."""
+        """Count a client as pending again: its request was answered."""
         if self._answered.pop(client, None) is not None:
             self._pending.add(client, client.network)
             self._make_room()
