@@ -88,7 +88,7 @@ NODE_DEFECTS: Final = (
         (
             "a lease that counts from the answer of a beat",
             "                self._extend_lease(sent_s, now_s)\n",
-            "                self._prolong(now_s, now_s)\n",
+            "                self._extend_lease(now_s, now_s)\n",
         ),
         (
             "a new epoch that begins before the old one was dropped",
