@@ -1,4 +1,4 @@
-"""A lone client, which waits for each answer before it does the next thing: what blocking clients do all day."""
+"""A lone client, which waits for each answer before its next call, as blocking clients do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NagleAddress(Address):
 
 @dataclass(frozen=True, slots=True)
 class LoneCall:
-    """One thing that a client does again and again, with one connection and nothing else in flight."""
+    """A call that a client repeats on one connection, with nothing else in flight."""
 
     kind: str
     stage: str = "flow"
@@ -105,7 +105,7 @@ def _connecting(address: Address, _calls: int) -> Iterator[Call]:
 
 @contextmanager
 def _at_queue(address: Address, stock: int = 0) -> Iterator[PeerConnection]:
-    """Provide a connection and a queue with as many messages, and remove the queue."""
+    """Provide a connection and a queue with `stock` messages; delete the queue afterwards."""
     peer = PeerConnection(address, _CHANNEL)
     try:
         peer.call(wire.queue_delete(_CHANNEL, _QUEUE), wire.QUEUE_DELETE_OK)  # left by a failed run
@@ -184,4 +184,4 @@ KINDS: Mapping[str, tuple[str, Callable[[Address, int], AbstractContextManager[C
         _with_nagle(_publishing_and_getting),
     ),
 }
-"""What a lone client does: the title, and the connection that does it."""
+"""The kinds of calls: the title, and a context manager that connects and provides the call."""
