@@ -1,4 +1,4 @@
-"""An HTTP client for tests: http.client where it suffices, a plain socket for everything else."""
+"""An HTTP client for tests: http.client where that suffices, otherwise a plain socket."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Said:
 
     @property
     def refusal(self) -> tuple[int, str, str]:
-        """Return status, error and reason of a refusal."""
+        """Return the status, error and reason of an error response."""
         assert set(self.json) == {"error", "reason"}
         return self.status, self.json["error"], self.json["reason"]
 
 
 def basic(user: tuple[str, str] | None) -> dict[str, str]:
-    """Return the Authorization header of a login."""
+    """Return the Authorization header of a user, none without a user."""
     return {} if user is None else {"Authorization": "Basic " + b64encode(":".join(user).encode()).decode()}
 
 
@@ -72,7 +72,7 @@ class Web:
         return self.ask("GET", path, **headers)
 
     async def later(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
-        """Send a request in a thread, because the broker runs in this one."""
+        """Send a request in another thread, because the broker runs in this one."""
         return await asyncio.to_thread(self.ask, method, path, body, **headers)
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Web:
 
 
 async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **options: Any) -> Said:
-    """Send one request on a connection of its own, as `user`."""
+    """Send one request on a new connection, as `user`."""
     web = Web(broker.manage.port(), options.pop("user", GUEST))
     try:
         return await web.later(method, path, body, **options)
@@ -122,4 +122,4 @@ def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **head
 
 async def talks_end(broker: BrokerServer) -> None:
     """Wait until the broker has no HTTP connections."""
-    await wait_until_async(lambda: not broker.manage.clients(), "no conversation is left")
+    await wait_until_async(lambda: not broker.manage.clients(), "the broker has no HTTP connections")
