@@ -126,5 +126,4 @@ def exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
 
 
 def _rounded(value: float) -> float:
-    """Return a value rounded to six digits, an integer unchanged."""
     return value if isinstance(value, int) else float(f"{value:.6g}")

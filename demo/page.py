@@ -156,7 +156,6 @@ async def _publish(url: str, name: str, flights: Sequence[Flight], per_s: float)
 
 
 def _message(flight: Flight, headers: Any) -> tuple[aio_pika.Message, str]:
-    """Return the message of a flight and its routing key."""
     row, key, body = flight
     how: Any = {"content_type": "application/json", "delivery_mode": 2, "priority": row % 4, "headers": headers}
     return aio_pika.Message(body, message_id=str(row), **how), key
@@ -179,6 +178,5 @@ async def _read(url: str, desk: Desk, number: int) -> None:
 
 
 def _ask(method: str, url: str) -> None:
-    """Send a request to the HTTP API."""
     login = {"Authorization": "Basic " + b64encode(b"guest:guest").decode()}
     urllib.request.urlopen(urllib.request.Request(url, method=method, headers=login), timeout=10).close()

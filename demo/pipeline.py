@@ -106,7 +106,6 @@ class PipelineRun(Run):
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def _job(self, name: str, *words: str) -> Any:
-        """Run a job on the lake and return its summary."""
         how = ("--lake", self._lake, *words, "--master", self._options.master)
         return json.loads(self._do("pipeline", name, *how, "--json"))
 

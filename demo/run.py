@@ -84,7 +84,6 @@ class Run:
         return [] if options.no_kill or options.url else [Fault(options.kill_at, ["broker"])]
 
     def _start(self, stack: ExitStack) -> None:
-        """Start the brokers; the stack stops the servers that they need."""
         if not self._options.url:
             self._brokers["broker"] = Broker("broker", self._options.broker_command, self._folder)
             self._brokers["broker"].start()
@@ -107,7 +106,6 @@ class Run:
         return ""
 
     def _above(self) -> RenderableType:
-        """Return the text above the bars."""
         return ""
 
     # -- one run -------------------------------------------------------------------------------------------------------
@@ -171,7 +169,6 @@ class Run:
                 channel.queue_delete(queue.name)
 
     def _messages_left(self) -> list[int]:
-        """Return the number of ready messages in each queue of the plan."""
         left: dict[str, int] = {}
         for channel, queues in self._channels():
             for queue in queues:

@@ -191,7 +191,6 @@ def sources_digest(folder: Path) -> str:
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Yield the source files of the package in a fixed order."""
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:

@@ -187,7 +187,6 @@ class ParallelBuild(build_ext):
         subprocess.run(command, capture_output=True, check=False)
 
     def _link(self, objects: list[tuple[str, str]], library: str) -> None:
-        """Link objects into a shared library."""
         paths = [path for path, _ in objects]
         digest = _digest([*self._tools, *(digest.encode() for _, digest in objects)])
         self._cache.provide(digest, Path(library), lambda: self.compiler.link_shared_object(paths, library))

@@ -137,7 +137,6 @@ class LinkProxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection with RST."""
     if not writer.transport.is_closing():
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     writer.transport.abort()

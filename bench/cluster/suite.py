@@ -323,7 +323,6 @@ def _machine(run: Run) -> str:
 
 
 def _draw(figure: Any, run: Run) -> bool:
-    """Draw throughput and CPU time of the paths, the nodes and the queues."""
     rows = run.rows("paths")
     (rates, costs), (nodes, queues) = figure.subplots(2, 2)
     names = list(dict.fromkeys(row["name"] for row in rows))

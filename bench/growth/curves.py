@@ -147,14 +147,12 @@ def _backlog(address: Address, count: int) -> Herd:
 
 
 def _on_one_connection(address: Address, count: int) -> Herd:
-    """Set up consumers of one queue on one channel."""
     peer, keys = _one_queue(address)
     consume_all(peer, [_QUEUE] * count, _CROWD_PREFETCH)
     return Herd([source(address, keys)], [sink(peer, _CROWD_ACK_EVERY)], lead=LEAD)
 
 
 def _on_many_connections(address: Address, count: int) -> Herd:
-    """Set up consumers of one queue with a connection each."""
     control_peer, keys = _one_queue(address)
     control_peer.close()
     sinks = []

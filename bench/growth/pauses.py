@@ -218,7 +218,6 @@ def _turns(file: Path, begun: float) -> list[tuple[float, str | None]]:
 
 
 def _longest_named(file: Path, begun: float) -> str:
-    """Return the function of the longest turn since a time of the monotonic clock."""
     named = [turn for turn in _turns(file, begun) if turn[1] is not None]
     return f"{max(named)[1]}" if named else "none over 10 ms"
 

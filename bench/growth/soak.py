@@ -85,7 +85,6 @@ def _churned(address: Address, peer: PeerConnection) -> Iterator[int]:
 
 
 def _backlog(peer: PeerConnection) -> None:
-    """Fill a queue, purge and delete it."""
     name = "soak-backlog"
     peer.declare_queue(name, durable=True)
     many = wire.publish(peer.channel, "", name, bytes(_BODY_BYTES), persistent=True) * 100

@@ -146,7 +146,6 @@ def _draw(figure: Any, run: Run) -> bool:
 
 
 def _draw_soak(figure: Any, run: Run) -> bool:
-    """Draw the resident memory over the minutes."""
     rows, axes = run.rows("soak"), figure.subplots()
     axes.plot([row["second"] / 60 for row in rows], [row["rss_mb"] for row in rows], color=BLUE, linewidth=1)
     axes.set_ylim(bottom=0)

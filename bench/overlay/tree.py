@@ -115,7 +115,6 @@ class Tree(ExitStack):
         ]
 
     def _neighbour(self, process: str, other: Logical) -> dict[str, str]:
-        """Return a neighbour, with its URL if its process runs."""
         fields = {"node": other.node, "broker": other.name}
         if process in self.brokers:
             address = self.address(process)

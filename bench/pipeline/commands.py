@@ -125,7 +125,6 @@ class _Shell:
 
 
 def _children_s() -> float:
-    """Return the CPU time of all ended children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 

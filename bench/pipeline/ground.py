@@ -76,7 +76,6 @@ class SlotStore:
 
 
 def _content_header(body_bytes: int) -> bytes:
-    """Return the content header of a persistent message, without its frame."""
     frame = wire.content(1, bytes(body_bytes), persistent=True)
     size = int.from_bytes(frame[3:_HEAD_AT], "big")
     return frame[_HEAD_AT : _HEAD_AT + size]

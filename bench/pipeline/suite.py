@@ -84,7 +84,6 @@ _LATENCY: Final = (_NAME, Column("p50", "p50_us", duration_text), Column("p99", 
 
 
 def _draw(figure: Any, run: Run) -> bool:
-    """Draw rows per second and CPU time of all contestants, and latency."""
     (rates, costs), (latency, unused) = figure.subplots(2, 2, height_ratios=(3, 2))
     unused.set_axis_off()
     rows = run.rows(*_JOBS)

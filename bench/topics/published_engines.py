@@ -66,7 +66,6 @@ class SplitOnce(Generic[T]):
         return [target for pattern, target in self._patterns.items() if words_match(pattern, words)]
 
     def _key(self, pattern: Pattern) -> Hashable:
-        """Return the key of a pattern in the map."""
         return pattern.words
 
 

@@ -151,7 +151,6 @@ def _draw_sizes(figure: Any, run: Run) -> bool:
 
 
 def _draw_hostile(figure: Any, run: Run) -> bool:
-    """Draw the 99th percentile of single matches by family."""
     rows = run.rows("hostile")
     if not rows:
         return False

@@ -54,7 +54,6 @@ def _draw_keys(random: Random) -> Iterator[str]:
 
 
 def _distinct(texts: Iterator[str]) -> Iterator[str]:
-    """Yield each pattern once, by its canonical text."""
     return _once(parse_pattern(text).text if HASH in text else text for text in texts)
 
 

@@ -85,7 +85,6 @@ def _foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
 
 
 def _functions(node: ast.AST, owner: str | None) -> Iterator[tuple[ast.AST, str | None]]:
-    """Yield each function with the class whose method it is, and the module itself."""
     if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
         yield node, owner
     for child in ast.iter_child_nodes(node):

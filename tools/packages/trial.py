@@ -49,7 +49,6 @@ class Trial:
         environment: Mapping[str, str] | None = None,
         serve: Sequence[str] = ("slotmq", "serve"),
     ) -> None:
-        self._scripts = scripts
         self._folder = folder
         self._extras = extras
         self._serve = serve
