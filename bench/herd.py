@@ -49,8 +49,8 @@ class Herd:
     """Publishers and consumers that one loop drives.
 
     Units: `lead` is how many messages the publishers may be ahead of the consumers; each may exceed it by one write.
-    `paced` is the prefetch of consumers that read, and so ack, no more messages than were published: their queue keeps
-    its length. With `burst_s`, publishers send once in that many seconds.
+    `paced` is the prefetch of consumers that read and ack no more messages than were published, so that their queue
+    keeps its length. With `burst_s`, publishers send once in that many seconds.
     """
 
     def __init__(

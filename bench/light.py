@@ -1,4 +1,4 @@
-"""A light client, which sends a message now and then and measures its latency, and a second user with this load."""
+"""A light client, which sends few messages and measures their latency, and a second user with this load."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Measures what a broker used between two moments: CPU time, memory and its peak, disk, reads and writes."""
+"""Measures a broker's use of CPU time, memory, disk, reads and writes between two times."""
 
 from __future__ import annotations
 

@@ -100,7 +100,7 @@ def line(axes: Any, rows: Iterable[Row], across: str, up: str, *, times: float =
 
 
 def plain(axes: Any, title: str, across: str = "", up: str = "", *, legend: bool = False) -> None:
-    """Set titles, and remove what the picture does not need."""
+    """Set titles, and remove superfluous lines."""
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(across, fontsize=8)
     axes.set_ylabel(up, fontsize=8)

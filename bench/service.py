@@ -26,7 +26,7 @@ _REMOVED_VARIABLES = ("SLOTMQ_", "RABBITMQ_", "PYTHONDONTWRITEBYTECODE")
 
 
 class BrokerFailed(Exception):
-    """A broker did not become ready, ended by itself, or did not stop in order."""
+    """A broker did not become ready, ended by itself, or did not stop cleanly."""
 
 
 class Service:
@@ -61,7 +61,7 @@ class Service:
                 stderr=subprocess.STDOUT,
                 env=_clean_environment() | self._environment,
                 cwd=self._folder,
-                start_new_session=True,  # Ctrl-C reaches only the bench, which then stops its brokers in order
+                start_new_session=True,  # Ctrl-C reaches only the bench, which then stops its brokers cleanly
             )
         self.processes.root = self._process.pid
 

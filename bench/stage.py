@@ -1,4 +1,4 @@
-"""What the parts of a run share, and the loop over contestants in turn."""
+"""The state shared by the parts of a run, and the loop over contestants in turn."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def tell(text: str) -> None:
 
 @dataclass(slots=True)
 class Stage:
-    """What the parts of a run share.
+    """The state shared by the parts of a run.
 
     Shapes: `packages` has the folder of the broker's package by form; the first one is the product.
     Units: no measurement starts after the `deadline` of the monotonic clock.
@@ -85,7 +85,7 @@ class Stage:
         self.tell(f"{part:14} {' '.join(str(value) for value in key.values()):32} {printed}")
 
     def fail(self, what: str, error: object) -> None:
-        """Record and print what could not be measured."""
+        """Record and print a failed measurement."""
         text = f"{what}: {(str(error).strip() or type(error).__name__).splitlines()[-1]}"
         self.run.failures.append(text)
         self.tell(f"FAILED: {text}")

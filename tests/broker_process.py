@@ -1,4 +1,4 @@
-"""The broker as a subprocess: started on a free port, killed, restarted on the same folder, stopped in order."""
+"""The broker as a subprocess: started on a free port, killed, restarted on the same folder, stopped cleanly."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ class BrokerProcess:
             self.process = None
 
     def restart(self, *options: str, kill: bool = True) -> BrokerProcess:
-        """Kill the process if it runs, or stop it in order, and start one on the same folder."""
+        """Kill the process if it runs, or stop it cleanly, and start one on the same folder."""
         if not kill:
             assert self.terminate() == 0, self.stderr()
         self.kill()
@@ -159,7 +159,7 @@ class BrokerProcess:
     # ---- output
 
     def stdout(self) -> str:
-        """Everything the last start printed."""
+        """Return the standard output since the last start."""
         return self._output("out").read_text(encoding="utf-8", errors="replace")
 
     def http_url(self, login: str = "guest:guest") -> str:
@@ -167,7 +167,7 @@ class BrokerProcess:
         return f"http://{login}@{self.stdout().partition('HTTP at http://')[2].partition('/')[0]}"
 
     def stderr(self) -> str:
-        """Everything the last start logged."""
+        """Return the log since the last start."""
         return self._output("err").read_text(encoding="utf-8", errors="replace")
 
     def log_events(self) -> list[dict[str, Any]]:

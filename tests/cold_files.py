@@ -28,5 +28,5 @@ class ColdFile(File):
         self._files = files
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """Return None, or what the page cache has at a warm read."""
+        """Return the cached bytes at a warm read, otherwise None."""
         return super().read_cached(offset, size) if next(self._files.warm) else None

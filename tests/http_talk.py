@@ -20,8 +20,8 @@ GUEST = ("guest", "guest")
 
 
 @dataclass(frozen=True)
-class Said:
-    """A response. Shapes: header names are in lower case."""
+class Response:
+    """An HTTP response. Shapes: header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -56,22 +56,22 @@ class Web:
         else:
             self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=DEADLINE_S, context=context)
 
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """Send a request; a body that is neither bytes nor an iterator of bytes is sent as JSON."""
         sent = json.dumps(body).encode() if isinstance(body, dict) else body
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.connection.request(method, path, sent, {**basic(self.user), **named})
         answer = self.connection.getresponse()
-        said = Said(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        said = Response(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         if answer.will_close:
             self.connection.close()
         return said
 
-    def get(self, path: str, **headers: str) -> Said:
+    def get(self, path: str, **headers: str) -> Response:
         """Send a GET request."""
         return self.ask("GET", path, **headers)
 
-    async def later(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+    async def later(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """Send a request in another thread, because the broker runs in this one."""
         return await asyncio.to_thread(self.ask, method, path, body, **headers)
 
@@ -80,7 +80,7 @@ class Web:
         self.connection.close()
 
 
-async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **options: Any) -> Said:
+async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **options: Any) -> Response:
     """Send one request on a new connection, as `user`."""
     web = Web(broker.manage.port(), options.pop("user", GUEST))
     try:
@@ -120,6 +120,6 @@ def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **head
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-async def talks_end(broker: BrokerServer) -> None:
+async def await_no_clients(broker: BrokerServer) -> None:
     """Wait until the broker has no HTTP connections."""
     await wait_until_async(lambda: not broker.manage.clients(), "the broker has no HTTP connections")

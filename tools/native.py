@@ -1,7 +1,7 @@
 """Refuse code that behaves differently, or fails, when compiled: `python -m tools.native`, part of `make lint`.
 
 mypyc makes native classes: they have no `__dict__`, no weak references and no attributes that can be replaced, and
-their functions call each other without an interpreter's checks. What mypyc itself refuses needs no rule.
+their functions call each other without an interpreter's checks. Constructs that mypyc itself refuses need no rule.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def unpacked_arguments(tree: ast.AST, _source: Sequence[str]) -> Iterator[Findin
 
 
 def lacking_imports(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
-    """Yield imports that need what native objects lack."""
+    """Yield imports of modules that need features which native objects lack."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]

@@ -1,4 +1,4 @@
-"""Measures a broker's memory while connections, queues, bindings, replies and backlogs come and go for minutes."""
+"""Measures a broker's memory while connections, queues, bindings, replies and backlogs are created and deleted."""
 
 from __future__ import annotations
 

@@ -92,8 +92,8 @@ class PerfLoad:
 
         Units: latencies are from when a message was due, at full speed from when it was sent, without consumers until
         its confirm; `queued` counts the messages in the queues when the publisher ended; `fdatasync_us` is one append
-        and sync on the broker's disk, and `beyond_us` what a confirm takes beyond it, both medians; `held_bytes` is
-        what the broker's memory grew by at its peak, `flight_bytes` the bodies on their way.
+        and sync on the broker's disk, and `beyond_us` the rest of a confirm's latency, both medians; `held_bytes` is
+        the growth of the broker's memory at its peak, `flight_bytes` the size of the bodies in flight.
         """
         seconds = getattr(limits, self.seconds)
         window = min(limits.window, max(_LEAST_WINDOW, _FLIGHT_BYTES // self.body_bytes))

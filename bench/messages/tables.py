@@ -174,13 +174,10 @@ def _floors(run: Run) -> str:
 
 
 def _goals(run: Run) -> str:
-    make = {True: Goal.at_least, False: Goal.at_most}
-    goals = [
-        make[goal.figure.endswith("per_s")](
-            f"{goal.scenario} `{goal.figure}`", found, goal.wanted, formatter_of(goal.figure)
-        )
-        for goal, found in verdicts(run)
-    ]
+    goals = []
+    for goal, found in verdicts(run):
+        make = Goal.at_least if goal.figure.endswith("per_s") else Goal.at_most
+        goals.append(make(f"{goal.scenario} `{goal.figure}`", found, goal.wanted, formatter_of(goal.figure)))
     return goals_table(one for each in goals for one in each)
 
 

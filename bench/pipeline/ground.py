@@ -1,4 +1,4 @@
-"""What the parts share: one Spark session, the slots, the lake, and contestants that run in turn."""
+"""The state shared by the parts: a Spark session, slots, a lake, and the race of contestants in turn."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 
 class Ground:
-    """What the parts of a run share; slots and lake are created at their first use."""
+    """The state shared by the parts of a run; slots and lake are created at their first use."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage

@@ -28,7 +28,7 @@ BITS_MOST: Final = 8 * 16 * 1024 * 1024
 class SplitOnce(Generic[T]):
     """Test the message against each pattern: a pattern is split into words when it is added, a key once per match.
 
-    Cost: a match costs all patterns, whatever the key; add and remove cost one look-up. `visited` counts patterns.
+    Cost: a match costs all patterns for any key; add and remove cost one look-up. `visited` counts patterns.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
@@ -139,7 +139,7 @@ class WordEngine(SplitOnce[T]):
             if not length.patterns:
                 self._forget(self._lengths.pop(len(words)))
         if not self._patterns:
-            self._residue.clear()  # it keeps its size, as a dict does
+            self._residue.clear()  # a set keeps its size, as a dict does
             self._lengths.clear()
         return target
 
@@ -163,7 +163,7 @@ class WordEngine(SplitOnce[T]):
         """Return the patterns that fit at all levels."""
 
     def _forget(self, length: Length) -> None:
-        """Drop what the engine counts of a length without patterns."""
+        """Adjust the counts after the last pattern of a length was removed."""
 
 
 class TopicWords(WordEngine[T]):
@@ -294,10 +294,6 @@ class PlainBitmap(SplitOnce[T]):
     def counts(self) -> Mapping[str, int]:
         """Return the number of rows, and of columns including those at deleted positions."""
         return {"rows": len(self._rows), "columns": len(self._columns)}
-
-    def table(self) -> Mapping[str, str]:
-        """Return every row, a digit for each position, by its key."""
-        return {key: row.to01() for key, (_, row) in self._rows.items()}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Add a pattern with its target, or return the target that it already has. Cost: a test for every row."""

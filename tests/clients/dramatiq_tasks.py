@@ -1,4 +1,4 @@
-"""An application of Dramatiq as a program: `publish` sends tasks, `work` runs them and prints what they did as JSON.
+"""An application of Dramatiq as a program: `publish` sends tasks, `work` runs them and prints their results as JSON.
 
 It ends with open connections, as Dramatiq leaves them.
 """

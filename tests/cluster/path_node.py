@@ -98,7 +98,7 @@ class PathQueue(LevelOwner):
         return consumer
 
     def remove(self, consumer: TestConsumer) -> None:
-        """Remove a consumer; what it has unacked is requeued."""
+        """Remove a consumer; its unacked messages are requeued."""
         self.consumers.remove(consumer)
         held, consumer.held = consumer.held, []
         self.node.path.touch(cast("Any", self))

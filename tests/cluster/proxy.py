@@ -50,7 +50,7 @@ class Then(Enum):
 
 @dataclass(eq=False)
 class Trap:
-    """Waits for a call whose SQL matches, and springs once. `action` runs in a thread while the call waits."""
+    """Fires once, at a call whose SQL matches. `action` runs in a thread while the call waits."""
 
     pattern: re.Pattern[str]
     point: Point

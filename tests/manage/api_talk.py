@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.server import BrokerServer
-from tests.http_talk import GUEST, Said, Web
+from tests.http_talk import GUEST, Response, Web
 from tests.in_process import running_broker
 
 HTTP: dict[str, Any] = {"enabled": True, "port": 0}
@@ -36,7 +36,7 @@ class Api:
             await self.expect(201, "PUT", f"permissions/%2F/{name}", kinds)
         return self.login(name, name)
 
-    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """Send a request to a path below /api."""
         return await self._web.later(method, f"/api/{path}", body, **headers)
 

@@ -73,7 +73,7 @@ class FaultyLink(SimulatedLink):
             self._put(lane, packet)
 
     def _put(self, lane: Lane, packet: Packet) -> None:
-        """Schedule the arrival of a packet, in order or, by the probability, not."""
+        """Schedule the arrival of a packet, at random out of order."""
         faults, sender = self.faults, lane.sender.name
         delay_ms = self._dice.randint(faults.least_delay_ms, faults.most_delay_ms)
         is_late = bool(faults.reorder) and self._dice.random() < faults.reorder

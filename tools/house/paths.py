@@ -132,7 +132,7 @@ def _broker(folder: Path, *, control_socket: bool = False, window_messages: int 
 
 @asynccontextmanager
 async def running_broker(folder: Path, **options: Any) -> AsyncIterator[BrokerServer]:
-    """Yield a broker with its data in a folder, and stop it in order."""
+    """Yield a broker with its data in a folder, and stop it cleanly."""
     server = _broker(folder, **options)
     await server.start()
     try:

@@ -100,7 +100,7 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _made(function: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield each name that is bound to the result of a call, and what is called."""
+    """Yield each name that is bound to the result of a call, and the called expression."""
     for node in _own_nodes(function):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             called = ast.unparse(node.value.func)

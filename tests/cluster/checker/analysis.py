@@ -1,6 +1,6 @@
 """The rules for every history, whatever happened to the nodes and to PostgreSQL (as in Jepsen's queue test).
 
-The rules use only what the broker promises. A fault is:
+The rules follow from the broker's guarantees. A fault is:
 
 - lost: a confirmed message, or one of a committed transaction, was never settled by a client. The end of a run drains
   every queue and settles everything, so that each message must have been settled.
@@ -124,7 +124,7 @@ class Analysis:
         return self.verdict
 
     def _may_be_undone(self, since: float, until: float | None = None) -> bool:
-        """Return whether a restored database may lack what happened in this time."""
+        """Return whether a restored database may lack the operations of this time."""
         return any(rewind.touches(since, since if until is None else until) for rewind in self.rewinds)
 
     # ---- messages

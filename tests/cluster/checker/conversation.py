@@ -174,7 +174,7 @@ class Conversation:
         self.send(method_frame(1, commands.Basic.Reject(delivery_tag=tag, requeue=False)))
 
     def close(self) -> None:
-        """Close the connection in order."""
+        """Close the connection cleanly."""
         close = commands.Connection.Close(reply_code=200, reply_text="bye", class_id=0, method_id=0)
         self.send(method_frame(0, close))
         try:

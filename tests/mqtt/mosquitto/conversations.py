@@ -50,7 +50,7 @@ def in_versions(*versions: int) -> Callable[[Script], Script]:
 
 
 def lasting(name: str, version: int) -> bytes:
-    """Return a CONNECT with a session that lasts an hour (version 5) or for good."""
+    """Return a CONNECT with a session that lasts an hour (version 5) or does not expire."""
     return connect(name, version, clean=False, properties=HOUR if version == 5 else b"")
 
 

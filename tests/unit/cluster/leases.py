@@ -91,7 +91,7 @@ class SimulatedNode:
 
 
 class Simulation:
-    """One run with three nodes; `freezes` and `outages` enable these faults. `counted_out` lists counted out nodes."""
+    """One run with three nodes; `freezes` and `outages` enable faults. `counted_out` lists nodes taken for dead."""
 
     def __init__(
         self,
