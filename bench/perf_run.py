@@ -15,7 +15,7 @@ from broker.perf.result import Result
 
 
 def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Result, Figures]:
-    """Return the result of a scenario, and the broker's use of resources; reads and writes include those for the topology.
+    """Return a scenario's result, and the broker's use of resources; reads and writes include those for the topology.
 
     Raises: RunFailed when the tool fails, or when it reports a failed run; NotOffered by a broker without MQTT.
     """

@@ -249,7 +249,7 @@ def main() -> None:
             answer = getattr(cell, request.pop("do"))(**request)
         except MemoryError:
             answer = {"error": f"more than {bound >> 20} MiB"}
-        except Exception as error:  # noqa: BLE001 an engine's error is reported to the parent, and the next request is served
+        except Exception as error:  # noqa: BLE001 - the parent reports it, and sends the next request
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 
