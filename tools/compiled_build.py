@@ -24,7 +24,7 @@ PLUGIN: Final = "pytest_slotmq.py"
 PACKAGES: Final = ("amqp", "core", "delivery", "mqtt", "overlay", "routing", "slots", "store")
 """The packages of the broker that are compiled, with their subpackages, except `EXCEPTIONS`."""
 EXCEPTIONS: Final = {
-    "amqp/errors.py": "exceptions: an `except ... as error` of each would give the name its type in the whole function",
+    "amqp/errors.py": "exceptions: mypyc gives the `error` of `except ... as error` one type in a whole function",
     "amqp/lenient_methods.py": "pamqp's classes have slots, and it reads the types of fields from class attributes",
     "core/definitions": "acts on an operator's document",
     "core/delayed.py": "acts on delayed messages, one by one",
@@ -44,13 +44,13 @@ EXCEPTIONS: Final = {
     "delivery/compactor.py": "acts once a minute; tests make its slices small",
     "delivery/engine_parts.py": "keeps functions and classes in class attributes",
     "delivery/queue_messages.py": "acts on an operator's call",
-    "delivery/reader.py": "starts threads; tests put other readers in its place",
+    "delivery/reader.py": "starts threads; tests replace it",
     "mqtt/errors.py": "exceptions, as amqp/errors.py",
     "overlay/simulation": "runs in tests and in Spark, never in a broker",
     "store/store.py": "a facade, whose calls tests count and delay",
     "store/stored_slots.py": "reads whole slots, mostly in threads; tests count and delay its calls",
     "store/damage.py": "exceptions, as amqp/errors.py",
-    "store/files.py": "waits for the disk; tests put other files in its place",
+    "store/files.py": "waits for the disk; tests replace it",
     "store/memory_files.py": "the files of tests",
 }
 MODULES: Final = (

@@ -25,8 +25,8 @@ A node may deliver to its own clients what it has not committed yet, a transacti
 a commit only when another node made it, when it was made in the drain, or when its settlement is certain.
 
 A node that is stopped between checking the clock and the system call of a write completes this one write when it
-continues. The messages in it count as sent before the stop. A node that writes to two clients, or twice, does not check
-its lease.
+continues. The messages in it count as sent before the stop. Late messages to two clients, or in two writes, do not: a
+node that sends them did not check its lease.
 
 A restored database lacks what was committed after its copy was made: messages of that time may be lost, and settlements
 of that time prove nothing. Messages confirmed before the copy must be settled, and acks that the copy cannot contain do
@@ -46,7 +46,7 @@ from tests.cluster.checker.history import NEVER, Delivery, History, Message, Rew
 CASES_SHOWN: Final = 5
 HANDOVER_S: Final = 1.0
 ANSWER_S: Final = 10.0
-"""A transaction without an answer cannot commit any more this long after its commit was sent."""
+"""The time after its tx.commit from which an unanswered transaction cannot commit any more."""
 WAKE_S: Final = 1.0
 """How long a continued process may wait for a processor."""
 
