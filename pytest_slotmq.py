@@ -1,7 +1,7 @@
 """pytest fixtures: `broker` in this process, its `broker_url`, `mqtt_broker`, and `broker_process` in its own process.
 
 pytest loads this plugin in every run where the package is installed, even for a project with a `broker` of its own. So
-it lies outside the package, and imports the package only when a fixture is used.
+the plugin is outside the package, and imports the package only when a fixture is used.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def broker_url(broker: Broker) -> str:
 
 @pytest.fixture
 def mqtt_broker() -> Iterator[Broker]:
-    """Provide what `broker` provides, for MQTT clients too: `mqtt_broker.mqtt_port`, `mqtt_broker.mqtt_url`."""
+    """Provide a broker for AMQP and MQTT clients: `mqtt_broker.mqtt_port`, `mqtt_broker.mqtt_url`."""
     _check_not_hidden()
     from broker.testing.broker import Broker  # noqa: PLC0415 - as above
 
@@ -58,7 +58,7 @@ def broker_process(tmp_path: Path) -> Iterator[str]:
 
 
 def hidden_by() -> str | None:
-    """Return where `broker` comes from in this run, None when it is SlotMQ's package. Import nothing."""
+    """Return the origin of another `broker` that hides SlotMQ's package, or None, without importing anything."""
     try:
         spec = find_spec("broker")
     except ValueError:  # a module that a test created by hand

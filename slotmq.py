@@ -21,6 +21,6 @@ def lake(
 
     Shapes: `version` is a number or a time of the table of messages; `selection` has the arguments of
         `Lake.messages`: since, until and columns.
-    Raises: LakeRefused for a place that is no lake. Spark needs no Delta jar for it.
+    Raises: LakeRefused for a place that is not a lake. Spark needs no Delta jar.
     """
     return Lake(place, version=version).messages(spark, **selection)

@@ -1,6 +1,6 @@
-"""Measures SlotMQ: `python -m bench [messages|topics|growth|cluster|overlay|pipeline] --quick --only ...`.
+"""Measure SlotMQ: `python -m bench [messages|topics|growth|cluster|overlay|pipeline] --quick --only ...`.
 
-Every suite prints its tables and keeps the run as one small table in bench/results; `--page` fills a page from it.
+Every suite prints its tables and saves the run as one small file in bench/results; `--page` fills a page from it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from bench import machine
 from bench.brokers import PROJECT
 from bench.checkout import HERE, choices, package_at
 from bench.picture import NoPicture, draw_all
-from bench.run import RESULTS, Run, leave, new_path
+from bench.run import RESULTS, Run, exit_on_signal, new_path
 from bench.service import BrokerFailed
 from bench.stage import COMPILED, INTERPRETED, Stage, quick, tell
 from bench.suites import NAMES, Suite, suite_of
@@ -29,8 +29,8 @@ _OPEN_FILES = 65_536
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Measure, keep, print, draw and write what the command line asks for, and return the exit code."""
-    signal.signal(signal.SIGTERM, leave)
+    """Measure or load a run, print it, draw and fill pages as the command line asks; return the exit code."""
+    signal.signal(signal.SIGTERM, exit_on_signal)
     words = list(sys.argv[1:] if words is None else words)
     name = words.pop(0) if words and words[0] in NAMES else NAMES[0]
     suite = suite_of(name)
@@ -59,7 +59,7 @@ def main(words: Sequence[str] | None = None) -> int:
 
 
 def measured(suite: Suite, options: argparse.Namespace, path: Path) -> Run:
-    """Measure a suite, and return the run, which is kept whatever happened. Raises: BrokerFailed."""
+    """Measure a suite, save the run, and return it. Raises: BrokerFailed."""
     begun = time.monotonic()
     _limit_open_files()
     packages = _packages(options)
@@ -70,7 +70,7 @@ def measured(suite: Suite, options: argparse.Namespace, path: Path) -> Run:
         found = machine.describe(Path(name))
         tell("Machine: " + ", ".join(f"{fact} {value}" for fact, value in found.items()))
         if found["load"] > found["cores"] / 2:
-            tell("Others use this machine: times will be too high for everybody.")
+            tell("Other programs use this machine: all times will be too high.")
         facts = {"machine": found, "compiled": COMPILED in packages, "quick": options.quick, "plan": asdict(plan)}
         run = Run(suite.name, facts)
         stage = Stage(plan, packages, Path(name), run, begun + options.limit)
@@ -81,12 +81,12 @@ def measured(suite: Suite, options: argparse.Namespace, path: Path) -> Run:
 
 
 def _packages(options: argparse.Namespace) -> dict[str, Path]:
-    """Return the packages to measure: compiled first, unless only the sources are asked for or nothing compiles."""
+    """Return the packages to measure: the compiled one first, unless --interpreted is given or compiling fails."""
     interpreted = {INTERPRETED: PROJECT}
     if options.interpreted:
         return interpreted
     try:
-        tell("compiling, unless that was done already")
+        tell("compiling, unless the compiled package is up to date")
         return {COMPILED: options.package or HERE.package(compiled=True)} | interpreted
     except BrokerFailed as reason:
         tell(f"measuring the sources as they are: {reason}")
@@ -94,7 +94,7 @@ def _packages(options: argparse.Namespace) -> dict[str, Path]:
 
 
 def _show(suite: Suite, run: Run, kept: Path, options: argparse.Namespace) -> int:
-    """Draw the pictures and fill the page that the command line asks for."""
+    """Draw the pictures and fill the page that the command line asks for; return the exit code."""
     folder = options.plot or (options.page.parent if options.page else None)
     if folder:
         try:
@@ -113,7 +113,7 @@ def _show(suite: Suite, run: Run, kept: Path, options: argparse.Namespace) -> in
 
 
 def _limit_open_files() -> None:
-    """Allow many connections, but not more than epmd and the Erlang VM iterate over in a moment at their start."""
+    """Limit open files: epmd and the Erlang VM iterate over all possible descriptors when they start."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     soft = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
@@ -127,20 +127,20 @@ def options_of(suite: Suite, words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=choices(parts), default=parts, help=f"which parts, by commas: {','.join(parts)}")
     parser.add_argument("--rounds", type=int, help=f"rounds over all contestants ({suite.plan.rounds})")
     parser.add_argument(
-        "--limit", type=float, default=suite.limit_s, help="begin nothing later than this (%(default)g s)"
+        "--limit", type=float, default=suite.limit_s, help="start nothing after so many seconds (%(default)g)"
     )
-    parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources as they are")
-    parser.add_argument("--package", type=package_at, help="a folder with a compiled package, made already")
+    parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources")
+    parser.add_argument("--package", type=package_at, help="a folder with an already compiled package")
     parser.add_argument("--dir", type=_folder, help="where the brokers' data folders go: the disk to measure")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="keep the run here instead of in bench/results")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="save the run here instead of in bench/results")
     parser.add_argument("--plot", type=Path, metavar="FOLDER", help="draw the pictures into a folder")
-    parser.add_argument("--page", type=Path, metavar="FILE", help="draw them beside this page and fill its tables")
-    parser.add_argument("--kept", type=Path, metavar="FILE", help="measure nothing, show this run")
+    parser.add_argument("--page", type=Path, metavar="FILE", help="draw beside this page, and fill its tables")
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="measure nothing, show this saved run")
     suite.add_options(parser)
     options = parser.parse_args(words)
     for path in (options.kept, options.page):
         if path and not path.is_file():
-            parser.error(f"{path} is not there")
+            parser.error(f"{path} does not exist")
     return options
 
 

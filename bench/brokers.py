@@ -49,7 +49,7 @@ class Certificate:
 
     @classmethod
     def issue(cls, folder: Path) -> Certificate | None:
-        """Return a new certificate, None without the program openssl."""
+        """Create a certificate and its key; return None if openssl is missing or fails."""
         if not shutil.which(_OPENSSL):
             return None
         made = cls(folder / "certificate.pem", folder / "key.pem")
@@ -80,7 +80,7 @@ class Certificate:
 def write_definitions(path: Path) -> Path:
     """Write the definitions that a measured broker loads at its start, and return the file.
 
-    A user is named like its vhost. guest is included, because initial definitions with users replace it.
+    Each user has the name of its vhost. guest is included, because initial definitions with users replace it.
     """
     users = [{"name": name, "password": password, "tags": ""} for name, password in _PASSWORDS.items()]
     rights = [_permission(name, name, RIGHTS) for name in _PASSWORDS]
@@ -106,8 +106,8 @@ def _permission(user: str, vhost: str, pattern: str) -> dict[str, str]:
 class Broker:
     """A running broker: its address, and its processes if we may inspect them.
 
-    Shapes: `other` is the address of a second user with a vhost of its own, `tls` that of the port with TLS; `mqtt` is
-        that of the port for MQTT.
+    Shapes: `other` is the address for a second user with its own vhost; `tls` and `mqtt` are the addresses of the
+        ports for TLS and MQTT.
     Units: `idle_bytes` is the resident memory right after the start, 0 if unknown.
     """
 
@@ -131,7 +131,7 @@ class Broker:
         return self.started
 
     def product(self) -> str:
-        """Return the product and version that the broker announces, or that its program has told.
+        """Return the product and version that the broker announces, or `version` if it is known.
 
         Raises: BrokerFailed when the broker is unreachable or refuses the login.
         """
@@ -158,7 +158,7 @@ class Broker:
         return total
 
     def count(self, queue: str) -> int:
-        """Declare a durable queue, and return how many messages it has."""
+        """Declare a durable queue, and return its number of messages."""
         with closing(PeerConnection(self.address, PUBLISH_CHANNEL)) as peer:
             return peer.declare_queue(queue, durable=True)
 
@@ -180,7 +180,7 @@ class Broker:
 
 
 def with_tenants(broker: Broker) -> Broker:
-    """Return the broker with the addresses of the two users that `tenants` defines."""
+    """Return the broker with addresses for the two users of `write_definitions`."""
     return replace(
         broker,
         address=tenant(broker.address, VHOST),
@@ -203,10 +203,12 @@ def slotmq(
     certificate: Certificate | None = None,
     mqtt: bool = False,
 ) -> Iterator[Broker]:
-    """Run SlotMQ as a subprocess; `wrapper` is a program that runs the interpreter, such as valgrind with its options,
-    `prefix` are interpreter options, such as a profiler's, `package` is its folder.
-    `variables` are settings in the environment; without them it has no HTTP, as RabbitMQ has none without a plugin.
-    With a `certificate` it has a port with TLS, too, with `mqtt` one for MQTT.
+    """Run SlotMQ as a subprocess.
+
+    `wrapper` is a program that runs the interpreter, such as valgrind with its options; `prefix` has options of the
+    interpreter, such as a profiler; `package` is the folder to import the broker from. `variables` are settings in the
+    environment; HTTP is off by default, as in RabbitMQ without a plugin. `certificate` adds a TLS port, `mqtt` a port
+    for MQTT.
 
     Raises: BrokerFailed.
     """
@@ -242,7 +244,7 @@ def slotmq(
 
 
 def run_slotmq(package: Path, *words: str, limit_s: float) -> str:
-    """Run a command of the command line, and return what it prints. Raises: RunFailed with its last line."""
+    """Run a `slotmq` command and return its output. Raises: RunFailed with the last line of the output."""
     what = f"slotmq {' '.join(words[:2])}"
     command, environment = [sys.executable, "-m", "broker", *words], {**os.environ, "PYTHONPATH": str(package)}
     try:
@@ -257,7 +259,7 @@ def run_slotmq(package: Path, *words: str, limit_s: float) -> str:
 
 @contextmanager
 def mosquitto(folder: Path) -> Iterator[Broker]:
-    """Run Mosquitto as Debian ships it, on loopback, for every user. Raises: BrokerFailed."""
+    """Run the installed Mosquitto on loopback, without passwords. Raises: BrokerFailed."""
     home, (port,) = folder / "mosquitto", _free_ports(1)
     home.mkdir(parents=True)
     (home / "mosquitto.conf").write_text(
@@ -275,7 +277,7 @@ def mosquitto(folder: Path) -> Iterator[Broker]:
 
 @contextmanager
 def relay() -> Iterator[Broker]:
-    """Run the bare relay, the generator's own ceiling. Raises: RunFailed."""
+    """Run the bare relay, which shows the limit of the load generator itself. Raises: RunFailed."""
     with conductor.relay() as (address, pid):
         processes = ProcessTree(pid)
         yield Broker("relay", address, processes, relay=True, idle_bytes=processes.usage().rss_bytes)
@@ -297,7 +299,7 @@ def rabbitmq(
     folder: Path, script: str, *, tenants: bool = False, certificate: Certificate | None = None
 ) -> Iterator[Broker]:
     """Run RabbitMQ in its shipped configuration, without plugins, on loopback, with its own node name, cookie and epmd.
-    With a `certificate` it has a port with TLS, too.
+    A `certificate` adds a TLS port.
 
     Raises: BrokerFailed.
     """
@@ -342,8 +344,8 @@ def _rabbitmq_environment(home: Path, epmd_port: int, port: int, distribution_po
     plugins.write_text("[].\n")
     settings = home / "rabbitmq.conf"
     settings.write_text(f"listeners.tcp.1 = 127.0.0.1:{port}\n")
-    nothing = home / "rabbitmq-env.conf"
-    nothing.write_text("")
+    environment_file = home / "rabbitmq-env.conf"
+    environment_file.write_text("")
     arguments = "-kernel inet_dist_use_interface {127,0,0,1}"
     return {
         "HOME": str(home),  # the folder in which Erlang keeps the cookie
@@ -361,13 +363,13 @@ def _rabbitmq_environment(home: Path, epmd_port: int, port: int, distribution_po
         "RABBITMQ_ENABLED_PLUGINS_FILE": str(plugins),
         "RABBITMQ_CONFIG_FILE": str(settings),
         "RABBITMQ_ADVANCED_CONFIG_FILE": str(home / "advanced.config"),
-        "RABBITMQ_CONF_ENV_FILE": str(nothing),
+        "RABBITMQ_CONF_ENV_FILE": str(environment_file),
         "RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS": arguments,
     }
 
 
 def _free_ports(count: int) -> list[int]:
-    """Return free ports; all are bound until all are known, so that they differ."""
+    """Return different free ports: every socket stays bound until the last port is known."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [one.getsockname()[1] for one in sockets]
     for one in sockets:

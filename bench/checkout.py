@@ -1,4 +1,4 @@
-"""Parses what a command line names: source trees whose broker is measured, compiled or interpreted, and lists."""
+"""Argument types for argparse: checkouts of SlotMQ, compiled packages, lists of names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BUILD = "tools/compiled_build.py"
 
 @dataclass(frozen=True, slots=True)
 class Checkout:
-    """A folder with the package `broker`, and its short name in tables."""
+    """A source tree with the package `broker`; tables show its `name`."""
 
     folder: Path
 
@@ -27,7 +27,7 @@ class Checkout:
         """Return the checkout at a path, for argparse's `type`."""
         folder = Path(text).resolve()
         if not (folder / "broker" / "__main__.py").is_file():
-            raise argparse.ArgumentTypeError(f"{text} is no checkout of SlotMQ")
+            raise argparse.ArgumentTypeError(f"{text} is not a checkout of SlotMQ")
         return cls(folder)
 
     @property
@@ -35,7 +35,7 @@ class Checkout:
         return self.folder.name
 
     def package(self, *, compiled: bool) -> Path:
-        """Return the folder to import the broker from; compile it there first, unless that is done.
+        """Return the folder to import the broker from, after compiling it unless that folder is up to date.
 
         Raises: BrokerFailed when it cannot be compiled.
         """
@@ -55,17 +55,17 @@ HERE = Checkout(PROJECT)
 
 
 def package_at(text: str) -> Path:
-    """Return the folder at a path that holds the compiled package, for argparse's `type`."""
+    """Return the folder at a path that contains a compiled package, for argparse's `type`."""
     folder = Path(text).resolve()
     if not any(folder.glob(f"broker/**/*{EXTENSION_SUFFIXES[0]}")):
-        raise argparse.ArgumentTypeError(f"{text} holds no compiled broker")
+        raise argparse.ArgumentTypeError(f"{text} contains no compiled broker")
     return folder
 
 
 def choices(known: Collection[str], *, empty: bool = False) -> Callable[[str], tuple[str, ...]]:
     """Return a parser of "a,b" into names, for argparse's `type`; it refuses unknown names.
 
-    An empty text is refused, too, unless it may be `empty`.
+    It refuses an empty text, too, unless `empty`.
     """
 
     def names_of(text: str) -> tuple[str, ...]:

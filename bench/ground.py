@@ -79,7 +79,7 @@ def source(
     renewed: bool = False,
     confirms: bool = True,
 ) -> Sender:
-    """Return a publisher of messages with these keys, in order and repeatedly; `window` 0 is none.
+    """Return a publisher that repeats these keys in order; `window` 0 means no limit of unconfirmed messages.
 
     Raises: Refusal, OSError.
     """
@@ -92,7 +92,7 @@ def source(
 
 
 def paced_source(address: Address, keys: Sequence[str], per_s: float, exchange: str = EXCHANGE) -> Sender:
-    """Return a publisher that keeps a schedule: each message carries the time at which it was due."""
+    """Return a publisher with a schedule: each message contains the time at which it was due."""
     return source(address, keys, exchange=exchange, window=_PACED_WINDOW, per_s=per_s, body_bytes=_PACED_BODY_BYTES)
 
 
@@ -103,7 +103,7 @@ def fill(address: Address, keys: Sequence[str], count: int, limit_s: float, *, p
 
 
 def sink(peer: PeerConnection, ack_every: int = ACK_EVERY, watch: Watch = _UNTIMED) -> Receiver:
-    """Return a consumer that acks `multiple`, in steps; `ack_every` 0 means auto-ack."""
+    """Return a consumer that sends one ack for every `ack_every` deliveries; 0 means auto-ack."""
     return Receiver(peer, ReceiverPace(ack_every, BODY_BYTES), watch, DeliveryQuota(None))
 
 

@@ -1,6 +1,6 @@
 """Many client connections in one process: publishers send repeatedly, consumers count and ack.
 
-They are the senders and receivers of `slotmq perf`. Both run in one loop, because each needs the other's state at once:
+They are the senders and receivers of `slotmq perf`. One loop runs both, because each needs the other's current state:
 to bound the lead, and to keep a backlog at a constant length.
 """
 
@@ -19,7 +19,7 @@ from broker.perf.sender import Sender
 
 UNBOUNDED = 1 << 40
 BURST_S = 0.01
-"""How often publishers with a schedule send what is due: one by one, messages would load the machine."""
+"""How often publishers with a schedule send all due messages: sending each by itself would load the machine."""
 _STALL_S = 30.0
 _IDLE_S = 0.05
 
@@ -35,12 +35,12 @@ class Moved:
 
     @property
     def messages(self) -> float:
-        """How many messages went all the way: those in flight at either end count half."""
+        """The messages that went from publisher to consumer; one in flight at the start or the end counts half."""
         return (sum(self.sent_each) + sum(self.got_each)) / 2
 
     @property
     def rates(self) -> Figures:
-        """How many messages were published and delivered in a second."""
+        """The messages published and delivered per second."""
         published, delivered = sum(self.sent_each), sum(self.got_each)
         return {"published_per_s": published / self.seconds, "delivered_per_s": delivered / self.seconds}
 
@@ -49,8 +49,8 @@ class Herd:
     """Publishers and consumers that one loop drives.
 
     Units: `lead` is how many messages the publishers may be ahead of the consumers; each may exceed it by one write.
-    Consumers with the prefetch `paced` read, and so ack, no more than was published: their queue keeps its length.
-    With `burst_s` the publishers send that often.
+    `paced` is the prefetch of consumers that read and ack no more messages than were published, so that their queue
+    keeps its length. With `burst_s`, publishers send once in that many seconds.
     """
 
     def __init__(
@@ -77,10 +77,9 @@ class Herd:
             self.add(member)
 
     def add(self, member: Sender | Receiver, at_ns: int | None = None) -> None:
-        """Let a publisher or consumer join, with the messages that it has received already.
+        """Add a publisher or consumer; messages that it has already received count.
 
-        Units: the first message of a publisher with a schedule is due at `at_ns` of the monotonic clock, at once by
-        default.
+        Units: `at_ns` of the monotonic clock is when a publisher with a schedule starts, by default now.
         """
         member.start(time.monotonic_ns() if at_ns is None else at_ns)
         if isinstance(member, Sender):
@@ -93,7 +92,6 @@ class Herd:
 
     @property
     def confirmed(self) -> int:
-        """How many messages the broker has confirmed."""
         return sum([source.confirmed for source in self._sources])
 
     def run(self, seconds: float, until: Callable[[], bool] | None = None) -> Moved:
@@ -117,13 +115,13 @@ class Herd:
         return Moved(time.monotonic() - begun, *each)
 
     def reach(self, limit_s: float, condition: Callable[[], bool], otherwise: str) -> None:
-        """Publish and consume until a condition holds. Raises: Stalled with a text if it does not in time."""
+        """Publish and consume until a condition is true. Raises: Stalled with the text `otherwise` after the limit."""
         self.run(limit_s, condition)
         if not condition():
             raise Stalled(f"{otherwise} within {limit_s:.0f} s")
 
     def _counts(self) -> tuple[list[int], list[int], list[int]]:
-        """Return what each publisher has sent, what was confirmed to it, and what each consumer has got."""
+        """Return the messages that each publisher has sent, those confirmed to it, and those of each consumer."""
         sources = self._sources
         return (
             [source.published for source in sources],
@@ -164,7 +162,7 @@ class Herd:
                 self.published += member.published
 
     def _watch(self, member: Sender | Receiver, events: int) -> None:
-        """Wait for these events of a member, or for none."""
+        """Register for these events of a member; 0 unregisters it."""
         before = self._events.get(member, 0)
         if events == before:
             return

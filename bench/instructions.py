@@ -1,11 +1,11 @@
 """Counts the instructions that the broker executes per message, under valgrind's callgrind.
 
 `python -m bench.instructions --only S9,S3-16` counts this checkout, `python -m bench.instructions . ../before` two in
-turn. CPU time scatters with the load of a machine; this count varies by a few percent at most, so one run of each is
-enough to compare two checkouts. It leaves out the kernel; the system calls per message, which strace counts in a run of
-its own, say what the kernel does. It also leaves out timers: valgrind slows messages some fifty times, but no clock.
+turn. CPU time varies with the load of a machine; this count varies by a few percent at most, so one run of each is
+enough to compare two checkouts. It excludes the kernel, so a second run counts system calls per message with strace. It
+also excludes timers: valgrind slows the broker some fifty times, but not the clock.
 
-A broker serves a few messages, then many; the difference of the two counts leaves out connecting and declaring.
+A broker serves a few messages, then many; the difference of the two counts excludes connecting and declaring.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Final
 from bench import brokers
 from bench.checkout import HERE, Checkout, choices
 from bench.perf_run import perf
-from bench.run import Figures, leave
+from bench.run import Figures, exit_on_signal
 from bench.service import BrokerFailed
 from broker.figures.numerals import number_text
 from broker.perf.faults import RunFailed
@@ -32,7 +32,7 @@ from broker.perf.faults import RunFailed
 _VALGRIND: Final = "valgrind"
 _NO_TIMERS: Final = ("--toggle-collect=__pyx_f_6uvloop_4loop___uvtimer_callback", "--collect-atstart=yes")
 _STRACE: Final = "strace"
-_FEW: Final = 8  # of the messages of a run: this part of them is counted first
+_FEW: Final = 8  # the first count is of an eighth of the messages
 _LIMIT_S: Final = 900.0
 _WINDOW: Final = ("-c", "1000", "-q", "1000", "-A", "100")
 _NEW_KEYS: Final = ("-e", "instructions", "-k", "instructions", "--keys", "10000")  # each message has another key
@@ -41,7 +41,7 @@ _LARGE: Final = ("-c", "20", "-q", "20", "-A", "2")
 
 @dataclass(frozen=True, slots=True)
 class CountedLoad:
-    """A load of `slotmq perf`: its scenario and flags, how many messages it publishes, and its deliveries of each."""
+    """A load of `slotmq perf`: scenario and flags, the messages to publish, and the deliveries of each message."""
 
     words: tuple[str, ...]
     messages: int
@@ -74,9 +74,9 @@ LOADS: Final = {
 
 
 def main() -> int:
-    """Count what the command line asks for, print a line for each scenario, and return the exit code."""
+    """Count instructions and system calls, print a line for each scenario, and return the exit code."""
     options = _options()
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     if not which(_VALGRIND):
         print("valgrind is not installed; it counts the instructions (apt install valgrind)", file=sys.stderr)
         return 2
@@ -113,7 +113,7 @@ def count(package: Path, load: CountedLoad, messages: int, kept: Path | None = N
 
 
 def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path) -> tuple[int, int]:
-    """Return the instructions for a few messages and for `messages` more."""
+    """Return the instructions of a few messages, and of `messages` more than those."""
     wrapper = (_VALGRIND, "--tool=callgrind", "--instr-atstart=no", *_NO_TIMERS, f"--callgrind-out-file={profile}")
     with brokers.slotmq(
         profile.parent / "counted", wrapper=wrapper, package=package, mqtt="mqtt" in load.words
@@ -124,11 +124,11 @@ def _instructions(package: Path, load: CountedLoad, messages: int, profile: Path
         for more in (few, few + messages):
             _publish(broker, load, more)
             _control(broker, "--dump")
-    return stated(profile.with_suffix(".1")), stated(profile.with_suffix(".2"))
+    return total_of(profile.with_suffix(".1")), total_of(profile.with_suffix(".2"))
 
 
 def _system_calls(package: Path, load: CountedLoad, messages: int, output: Path) -> tuple[int, int]:
-    """Return the system calls for a few messages and for `messages` more."""
+    """Return the system calls of a few messages, and of `messages` more than those."""
     with brokers.slotmq(output.parent / "traced", package=package, mqtt="mqtt" in load.words) as broker:
         few = max(1, messages // _FEW)
         _publish(broker, load, few)
@@ -139,7 +139,7 @@ def _traced(broker: brokers.Broker, load: CountedLoad, messages: int, output: Pa
     command = [_STRACE, "-f", "-c", "-U", "calls,name", "-o", str(output), "-p", str(broker.service.processes.root)]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as tracing:
         assert tracing.stderr is not None
-        said = tracing.stderr.readline()  # it has attached
+        said = tracing.stderr.readline()  # strace has attached, or says why not
         _publish(broker, load, messages)
         tracing.send_signal(signal.SIGINT)
     if not output.stat().st_size:
@@ -152,15 +152,15 @@ def _publish(broker: brokers.Broker, load: CountedLoad, messages: int) -> None:
 
 
 def _control(broker: brokers.Broker, word: str) -> None:
-    """Switch counting on in the broker, or let it write its counts and begin at 0 again."""
+    """Run callgrind_control on the broker: start counting, or write the counts and reset them."""
     command = ["callgrind_control", word, str(broker.service.processes.root)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed(f"callgrind_control {word}: {(done.stderr or done.stdout).strip()}")
 
 
-def stated(profile: Path) -> int:
-    """Return the instructions of a profile. Raises: RunFailed if it states none."""
+def total_of(profile: Path) -> int:
+    """Return the sum of the instructions in a profile. Raises: RunFailed if there is none."""
     with profile.open() as lines:
         for line in lines:
             if line.startswith(("summary:", "totals:")):

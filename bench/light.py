@@ -1,4 +1,4 @@
-"""The light client: sends one message now and then, and measures its latency; and a second user with such a load."""
+"""A light client, which sends few messages and measures their latency, and a second user with this load."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _EXCHANGE = "bench-light"  # of the companion
 
 
 def await_route(publisher: PeerConnection, consumer: PeerConnection, message: bytes) -> None:
-    """Publish a message again and again until the consumer has something to read. Raises: Stalled, OSError."""
+    """Publish a message repeatedly until one arrives at the consumer. Raises: Stalled, OSError."""
     poller = select.poll()
     poller.register(consumer.socket, select.POLLIN)
     stop_at = time.monotonic() + _STALL_S
@@ -39,16 +39,19 @@ def await_route(publisher: PeerConnection, consumer: PeerConnection, message: by
         if poller.poll(_PROBE_S * 1000):
             return
         if time.monotonic() > stop_at:
-            raise Stalled(f"no message came through within {_STALL_S:.0f} s")
+            raise Stalled(f"no message arrived within {_STALL_S:.0f} s")
 
 
 class LightClient:
-    """A publisher and a consumer, each with its own connection, and a queue of their own."""
+    """A publisher and a consumer of one queue, each with its own connection.
+
+    Units: `spent` has the CPU nanoseconds of the broker between each message and its delivery.
+    """
 
     def __init__(
         self, address: Address, exchange: str, consume_at: Address | None = None, *, every_s: float = EVERY_S
     ) -> None:
-        """Connect, and start to consume, at another broker if one is given. Raises: Refusal, OSError."""
+        """Connect, and consume at `consume_at` if the consumer uses another broker. Raises: Refusal, OSError."""
         self._every_s = every_s
         self.spent = Histogram()
         self._message = wire.publish(PUBLISH_CHANNEL, exchange, "light", bytes(16), persistent=False)
@@ -72,7 +75,7 @@ class LightClient:
 
         Raises: Stalled, Refusal, OSError.
         """
-        times = self.exchange(int(seconds / self._every_s))
+        times = self.run(int(seconds / self._every_s))
         return {
             "messages": times.count,
             "p50_ms": times.percentile(50) / 1e6,
@@ -84,19 +87,18 @@ class LightClient:
         self._publisher.close()
         self._consumer.close()
 
-    def exchange(
+    def run(
         self,
         total: int,
         stopped: Callable[[], bool] = lambda: False,
         spent_ns: Callable[[], int] | None = None,
     ) -> Histogram:
-        """Send messages when they are due, until all or until stopped, and record the latency of each.
+        """Send each message when it is due, until `total` or until stopped, and return the latencies.
 
-        `spent_ns` returns what the broker has computed so far: what it computes between a message and its delivery is
-        recorded in `spent`.
-        Messages of one publisher arrive in order, so the number of a delivery determines when it was due.
+        `spent_ns` returns the broker's CPU time so far; without it, nothing is recorded in `spent`. Messages of one
+        publisher arrive in order, so the number of a delivery determines when it was due.
 
-        Raises: Stalled when one does not arrive; Refusal, OSError.
+        Raises: Stalled when a message does not arrive; Refusal, OSError.
         """
         times, scanner = Histogram(), Scanner()
         begun_ns: deque[int] = deque()
@@ -134,9 +136,9 @@ class LightClient:
 
 @contextmanager
 def companion(broker: Broker) -> Iterator[Future[int] | None]:
-    """Let a second user publish and consume a few messages a second, each of which must arrive; provide their number.
+    """Publish and consume a few messages a second as a second user; provide the future number of deliveries.
 
-    Does nothing for a broker without a second user. Invariant: no other thread scans a connection meanwhile.
+    Provide None for a broker without a second user. Invariant: no other thread scans a connection meanwhile.
 
     Raises: RunFailed at the end, when a message was lost or the broker refused.
     """
@@ -168,4 +170,4 @@ def _accompany(address: Address, connected: threading.Event, stopped: threading.
     finally:
         connected.set()
     with closing(client):
-        return client.exchange(sys.maxsize, stopped.is_set).count
+        return client.run(sys.maxsize, stopped.is_set).count

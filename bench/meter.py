@@ -1,4 +1,4 @@
-"""Measures what a broker used between two moments: CPU time, memory and its peak, disk, reads and writes."""
+"""Measures a broker's use of CPU time, memory, disk, reads and writes between two times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.perf.machine import ProcessTree, TreeUsage
 
 
 class Meter:
-    """Meter the broker's processes from `start` to `stop`; it has no figures if we may not inspect them."""
+    """Measures the broker's processes from `start` to `stop`; no figures if we may not inspect them."""
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker

@@ -1,6 +1,6 @@
-"""Compares this checkout with another, run by run in turn: the ratio of the medians and how far the pairs scatter.
+"""Compares this checkout with another in pairs of runs: the ratio of the medians, and the spread of the pairs.
 
-`python -m bench.pairs ../before --pairs 15 --only S9,S3-16`. Single runs on a shared machine scatter by 30 %; the two
+`python -m bench.pairs ../before --pairs 15 --only S9,S3-16`. Single runs on a shared machine vary by 30 %; the two
 runs of a pair follow each other, the order alternates (A B, B A), and every run has a fresh broker.
 """
 
@@ -21,8 +21,8 @@ from bench import brokers, machine
 from bench.brokers import Certificate
 from bench.checkout import HERE, Checkout, choices
 from bench.messages.limits import Limits
-from bench.messages.rows import known_names, measure_of, rows
-from bench.run import leave
+from bench.messages.rows import Scenario, known_names, measure_of, rows
+from bench.run import exit_on_signal
 from bench.service import BrokerFailed
 from bench.stage import NotOffered, quick
 from broker.figures.numerals import number_text
@@ -37,7 +37,7 @@ Pair = Mapping[str, float]
 
 def main() -> int:
     """Measure, print a line for each pair and each scenario, and return the exit code."""
-    signal.signal(signal.SIGTERM, leave)
+    signal.signal(signal.SIGTERM, exit_on_signal)
     options = _options()
     try:
         compiled = not options.interpreted
@@ -52,25 +52,22 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="slotmq-pairs-", dir=options.dir) as name:
         found = machine.describe(Path(name))
         for turn in range(options.pairs):
-            for scenario in [one.name for one in rows(options.only, limits)]:
+            for scenario in rows(options.only, limits):
+                figure = options.figure or measure_of(scenario.name)
                 try:
-                    pair = _measured(
-                        Path(name), packages, scenario, options.figure or measure_of(scenario), turn, limits
-                    )
+                    pair = _measured(Path(name), packages, scenario, figure, turn, limits)
                 except NotOffered:
-                    failures.append(f"{scenario}: openssl is not installed")
+                    failures.append(f"{scenario.name}: the broker lacks TLS (openssl is not installed) or MQTT")
                     continue
                 except (RunFailed, Fault, BrokerFailed, OSError) as error:
-                    failures.append(f"{scenario}: {error}")
+                    failures.append(f"{scenario.name}: {error}")
                     continue
-                pairs.setdefault(scenario, []).append(pair)
-                print(
-                    f"{scenario:14} {BEFORE} {number_text(pair[BEFORE]):>9}  {NOW} {number_text(pair[NOW]):>9}",
-                    flush=True,
-                )
+                pairs.setdefault(scenario.name, []).append(pair)
+                before, now = (number_text(pair[side]) for side in (BEFORE, NOW))
+                print(f"{scenario.name:14} {BEFORE} {before:>9}  {NOW} {now:>9}", flush=True)
     print()
-    for scenario, those in pairs.items():
-        print(summary(scenario, options.figure or measure_of(scenario), those))
+    for scenario_name, own in pairs.items():
+        print(summary(scenario_name, options.figure or measure_of(scenario_name), own))
     for failure in failures:
         print(f"FAILED: {failure}")
     if options.json:
@@ -79,7 +76,9 @@ def main() -> int:
     return int(bool(failures))
 
 
-def _measured(folder: Path, packages: Mapping[str, Path], name: str, figure: str, turn: int, limits: Limits) -> Pair:
+def _measured(
+    folder: Path, packages: Mapping[str, Path], scenario: Scenario, figure: str, turn: int, limits: Limits
+) -> Pair:
     """Run a scenario on a fresh broker of each package, in an order that alternates.
 
     Raises: RunFailed, Fault, BrokerFailed, NotOffered, OSError.
@@ -87,10 +86,8 @@ def _measured(folder: Path, packages: Mapping[str, Path], name: str, figure: str
     figures = {}
     certificate = Certificate.issue(folder)
     for side in (BEFORE, NOW) if turn % 2 == 0 else (NOW, BEFORE):
-        (scenario,) = rows([name])  # what a scenario knows of a broker is not true of the next one
-        with brokers.slotmq(
-            folder / f"{name}-{turn}-{side}", package=packages[side], tenants=True, certificate=certificate
-        ) as broker:
+        home = folder / f"{scenario.name}-{turn}-{side}"
+        with brokers.slotmq(home, package=packages[side], tenants=True, certificate=certificate) as broker:
             figures[side] = scenario.measure(broker, limits)[figure]
     return figures
 
@@ -120,7 +117,7 @@ def _options() -> argparse.Namespace:
         help="scenarios or groups of them (S1,S3,S9)",
     )
     parser.add_argument("--figure", help="compare this figure, such as p99_us; by default what `make bench` compares")
-    parser.add_argument("--seconds", type=float, help="publish at most so long per run")
+    parser.add_argument("--seconds", type=float, help="publish for so many seconds per run")
     parser.add_argument("--quick", action="store_true", help="shorter runs, with small numbers")
     parser.add_argument("--interpreted", action="store_true", help="do not compile the broker")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go")

@@ -1,4 +1,4 @@
-"""Runs `slotmq perf` against a broker, as its users do, and returns its document."""
+"""Runs `slotmq perf` against a broker, as its users do, and returns its result."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.perf.result import Result
 
 
 def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Result, Figures]:
-    """Return the result of a scenario, and what the broker used; its reads and writes include those for the topology.
+    """Return a scenario's result, and the broker's use of resources; reads and writes include those for the topology.
 
     Raises: RunFailed when the tool fails, or when it reports a failed run; NotOffered by a broker without MQTT.
     """
@@ -41,7 +41,7 @@ def perf(broker: Broker, scenario: str, *flags: str, limit_s: float) -> tuple[Re
     used = meter.stop(max(1, result.totals.delivered, result.totals.published))
     if not process or not used:
         return result, {}
-    del used["cpu_us"], used["rss_growth_bytes"]  # the run counts the messages, and knows where it begins
+    del used["cpu_us"], used["rss_growth_bytes"]  # they would include the setup; the result has its own figures
     used |= {"cpu_s": process.cpu_s, "rss_bytes": process.rss_bytes, "peak_rss_bytes": process.peak_rss_bytes}
     return result, used | ({"cpu_us": process.cpu_us_per_message} if process.cpu_us_per_message is not None else {})
 

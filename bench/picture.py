@@ -1,4 +1,4 @@
-"""The common style of all pictures, and their files."""
+"""The common style of all pictures; writes them to files."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.run import Row, Run
 from broker.figures.numerals import short_text
 
 Draw = Callable[[Any, Run], bool]
-"""Draws into a figure, and returns whether the run has anything for it."""
+"""Draws into a figure, and returns whether the run has figures for it."""
 
 BLUE, ORANGE, GREEN, RED, GREY, PALE = "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#b0b0b0", "#9ecae1"
 
@@ -53,18 +53,18 @@ def bars(
     places: Sequence[str],
     heights: Mapping[str, float],
     rank: int,
-    of: int,
+    count: int,
     name: str,
     colour: str | None,
     *,
     hatch: bool = False,
     upright: bool = False,
 ) -> None:
-    """Draw a bar at each place that has a height, with the height above it."""
-    width = 0.84 / of
+    """Draw a bar, labelled with its height, at each place; `rank` is its position among the `count` bars there."""
+    width = 0.84 / count
     known = [place for place in places if heights.get(place, 0) > 0]
     drawn = axes.bar(
-        [places.index(place) + (rank - (of - 1) / 2) * width for place in known],
+        [places.index(place) + (rank - (count - 1) / 2) * width for place in known],
         [heights[place] for place in known],
         width * 0.94,
         color=colour,
@@ -76,7 +76,7 @@ def bars(
     axes.set_xticks(range(len(places)), places, fontsize=8)
 
 
-def lying_bars(axes: Any, values: Mapping[str, float], colours: Sequence[str] | str, title: str) -> None:
+def horizontal_bars(axes: Any, values: Mapping[str, float], colours: Sequence[str] | str, title: str) -> None:
     """Draw a bar for each name, from top to bottom, with its value beside it."""
     drawn = axes.barh(list(values), list(values.values()), color=colours)
     axes.bar_label(drawn, fmt=short_text, fontsize=7, padding=3)
@@ -100,7 +100,7 @@ def line(axes: Any, rows: Iterable[Row], across: str, up: str, *, times: float =
 
 
 def plain(axes: Any, title: str, across: str = "", up: str = "", *, legend: bool = False) -> None:
-    """Set titles, and remove what the picture does not need."""
+    """Set titles, and remove superfluous lines."""
     axes.set_title(title, fontsize=9)
     axes.set_xlabel(across, fontsize=8)
     axes.set_ylabel(up, fontsize=8)
@@ -127,7 +127,7 @@ def logarithmic(axes: Any, across_text: str, up_text: str, *, across: Sequence[i
 
 
 def headroom(axes: Any, factor: float) -> None:
-    """Add room below, so that the lowest bar is visible, and above, for the figures on bars and for a legend."""
+    """Add space below, so that the lowest bar is visible, and above, for the figures on bars and for a legend."""
     low, high = axes.get_ylim()
     _tick(axes.yaxis, low / 2, high * factor)
     axes.set_ylim(low / 2, high * factor)

@@ -1,4 +1,4 @@
-"""The figures of a run: cells that its rounds fill, kept as a small table of medians and spreads.
+"""The figures of a run: cells that its rounds fill, saved as a small table of medians and spreads.
 
 Neither the file's name nor its contents identify the machine.
 """
@@ -24,8 +24,8 @@ Figures = dict[str, float]
 class Row:
     """A cell of a run: the part that measured it, its key, and its figures.
 
-    Shapes: `figures` are medians; `spreads` has the least and the greatest value of those that differ between rounds;
-    `more` has texts and series of the last round.
+    Shapes: `figures` are medians; `spreads` has the least and the greatest value of figures that differ between rounds;
+    `more` has the texts and series of the last round.
     """
 
     part: str
@@ -46,14 +46,14 @@ class Row:
         return self.spreads.get(name, (self.figures[name], self.figures[name]))
 
     def line(self) -> str:
-        """Return the row as a line of a kept run."""
+        """Return the row as a line of a saved run."""
         figures = {name: [value, *self.spreads.get(name, ())] for name, value in self.figures.items()}
         content = {"part": self.part, "key": self.key, "runs": self.runs, "figures": figures, "more": self.more}
         return json.dumps({name: value for name, value in content.items() if value}, ensure_ascii=False)
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> Self:
-        """Return the row of a line of a kept run."""
+        """Return the row of a line of a saved run."""
         figures = content.get("figures", {})
         spreads = {name: (value[1], value[2]) for name, value in figures.items() if len(value) > 1}
         medians = {name: value[0] for name, value in figures.items()}
@@ -71,7 +71,7 @@ class Run:
         self._rounds: dict[str, list[Mapping[str, Any]]] = {}
 
     def add(self, part: str, figures: Mapping[str, Any], **key: Any) -> None:
-        """Add the figures of one round to a cell; a value that is no number is kept as the cell's `more`."""
+        """Add the figures of one round to a cell; values that are not numbers replace those in the cell's `more`."""
         name = json.dumps([part, key])
         rounds = self._rounds.setdefault(name, [])
         rounds.append(figures)
@@ -87,7 +87,7 @@ class Run:
                     row.spreads[figure] = (least, most)
 
     def rows(self, *parts: str, **key: Any) -> list[Row]:
-        """Return the rows of the parts, of all by default, whose key has these values, in the order of measurement."""
+        """Return the rows of these parts, by default of all, with these values in their keys, in measured order."""
         return [
             row
             for row in self._rows.values()
@@ -95,7 +95,7 @@ class Run:
         ]
 
     def row(self, part: str, **key: Any) -> Row:
-        """Return the first row that matches, an empty one if nothing was measured."""
+        """Return the first row that matches, or an empty row."""
         return next(iter(self.rows(part, **key)), Row(part, key))
 
     def save(self, path: Path) -> None:
@@ -120,11 +120,10 @@ def new_path(suite: str) -> Path:
     return RESULTS / f"{suite}-{datetime.now(UTC):%Y%m%d-%H%M%S}.jsonl"
 
 
-def leave(number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit on a signal, so that the brokers started here are stopped."""
+def exit_on_signal(number: int, _frame: FrameType | None) -> NoReturn:
+    """Exit on a signal, so that the started brokers are stopped."""
     raise SystemExit(128 + number)
 
 
 def _rounded(value: float) -> float:
-    """Return a value with six digits; counts stay whole."""
     return value if isinstance(value, int) else float(f"{value:.6g}")

@@ -1,4 +1,4 @@
-"""Runs one broker as a process: starts it, stops it by its pid, and restarts it on the same folder."""
+"""Runs a broker as a process: start, stop or kill, and restart on the same folder."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from broker.perf.peer import Address, PeerConnection
 START_LIMIT_S = 60.0
 _STOP_LIMIT_S = 20.0
 WITHOUT_HTTP = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}
-_LOOK_S = 0.01
+_POLL_S = 0.01
 _TAIL_LINES = 15
 
-_NOT_THEIRS = ("SLOTMQ_", "RABBITMQ_", "PYTHONDONTWRITEBYTECODE")
+_REMOVED_VARIABLES = ("SLOTMQ_", "RABBITMQ_", "PYTHONDONTWRITEBYTECODE")
 
 
 class BrokerFailed(Exception):
-    """A broker did not become ready, ended by itself, or did not stop when told to."""
+    """A broker did not become ready, ended by itself, or did not stop cleanly."""
 
 
 class Service:
-    """A process that writes into a log; `processes` are it and its children, after any number of starts."""
+    """A process with its output in a log; `processes` are the process and its children, also after a restart."""
 
     def __init__(
         self, name: str, command: Sequence[str], log: Path, environment: dict[str, str], folder: Path | None = None
     ) -> None:
-        """`folder` is the working directory, that of the log by default."""
+        """`folder` is the working directory, by default the folder of the log."""
         self.name = name
         self.command = list(command)
         self.processes = ProcessTree(0)
@@ -51,7 +51,7 @@ class Service:
         self.stop()
 
     def start(self) -> None:
-        """Start the process, which must not be running; it may become ready after this returns."""
+        """Start the process, which must not be running, without waiting until it is ready."""
         self._log.parent.mkdir(parents=True, exist_ok=True)
         with self._log.open("wb") as output:
             self._process = subprocess.Popen(
@@ -61,14 +61,14 @@ class Service:
                 stderr=subprocess.STDOUT,
                 env=_clean_environment() | self._environment,
                 cwd=self._folder,
-                start_new_session=True,  # Ctrl-C reaches only the bench, which then stops its brokers in order
+                start_new_session=True,  # Ctrl-C reaches only the bench, which then stops its brokers cleanly
             )
         self.processes.root = self._process.pid
 
     def stop(self, *, killed: bool = False) -> int | None:
-        """Stop the process: by SIGTERM first, its whole group by SIGKILL after a timeout or on request.
+        """Stop the process with SIGTERM; kill its group if `killed` or after a timeout.
 
-        Returns the exit code, None if it did not run.
+        Return the exit code, None if it was not running.
         """
         process = self._process
         if process is None:
@@ -100,7 +100,7 @@ class Service:
         """The exit code of a process that has ended by itself."""
         return None if self._process is None else self._process.poll()
 
-    def said(self) -> str:
+    def output(self) -> str:
         """Return the output of the process since its last start."""
         return self._log.read_text(errors="replace")
 
@@ -111,31 +111,31 @@ class Service:
             try:
                 PeerConnection(address, 1).close()
             except (OSError, Refusal):
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
             else:
                 return
         raise self.failed()
 
     def await_line(self, pattern: re.Pattern[str]) -> re.Match[str]:
-        """Wait until the output has this, and return the first match. Raises: BrokerFailed."""
+        """Wait until the output matches, and return the first match. Raises: BrokerFailed."""
         deadline = time.monotonic() + START_LIMIT_S
         while time.monotonic() < deadline:
-            if found := pattern.search(self.said()):
+            if found := pattern.search(self.output()):
                 return found
             if not self.alive:
                 raise self.failed(f"ended with exit code {self.exit_code} before it was ready")
-            time.sleep(_LOOK_S)
+            time.sleep(_POLL_S)
         raise self.failed()
 
     def failed(self, how: str = "did not become ready") -> BrokerFailed:
-        """Return the error with the last output of the process."""
-        tail = "\n".join(self.said().splitlines()[-_TAIL_LINES:])
+        """Return the error, with the last lines of the output."""
+        tail = "\n".join(self.output().splitlines()[-_TAIL_LINES:])
         return BrokerFailed(f"{self.name} {how}; it said:\n{tail}")
 
 
 def _clean_environment() -> dict[str, str]:
-    """Return our environment without the settings of any broker, so that each runs in its shipped configuration.
+    """Return our environment without settings of brokers, so that each runs in its shipped configuration.
 
-    Python may keep its compiled bytecode; otherwise every start would compile it again.
+    PYTHONDONTWRITEBYTECODE is removed, too: with it, every start would compile all modules again.
     """
-    return {name: text for name, text in os.environ.items() if not name.startswith(_NOT_THEIRS)}
+    return {name: text for name, text in os.environ.items() if not name.startswith(_REMOVED_VARIABLES)}

@@ -1,4 +1,4 @@
-"""The circumstances of a run, and its loop over contestants in turn."""
+"""The state shared by the parts of a run, and the loop over contestants in turn."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from uuid import uuid4
 
 from bench.run import Run
 from bench.service import BrokerFailed
-from bench.tables import look_of
+from bench.tables import formatter_of
 from broker.perf.faults import Fault, RunFailed
 
 COMPILED, INTERPRETED = "compiled", "interpreted"
-_TOLD_FIGURES = 4
-_TOLD_FIRST = ("per_s", "cpu_us", "p50_us", "p99_us")
+_PRINTED_FIGURES = 4
+_PRINTED_FIRST = ("per_s", "cpu_us", "p50_us", "p99_us")
 
 
 class WrongResult(Exception):
-    """A measured program did the wrong thing, which makes its figures worthless."""
+    """A measured program gave a wrong result, so its figures do not count."""
 
 
 class NotOffered(Exception):
-    """A contestant lacks a feature that a measurement needs: it has no figures there, and nothing has failed."""
+    """A contestant lacks a feature that a measurement needs: it has no figures there, which is no failure."""
 
 
 EXPECTED = (BrokerFailed, RunFailed, Fault, WrongResult, OSError)
-"""What a measurement may raise; the other measurements go on."""
+"""Exceptions that end a measurement, but not the run."""
 
 
 def extent(full: Any, quick: Any) -> Any:
@@ -45,16 +45,16 @@ def quick(plan: Any) -> Any:
 
 
 def tell(text: str) -> None:
-    """Print a line at once."""
+    """Print a line, and flush it."""
     print(text, flush=True)
 
 
 @dataclass(slots=True)
 class Stage:
-    """What the parts of a run share.
+    """The state shared by the parts of a run.
 
     Shapes: `packages` has the folder of the broker's package by form; the first one is the product.
-    Units: nothing long begins after the `deadline` of the monotonic clock.
+    Units: no measurement starts after the `deadline` of the monotonic clock.
     """
 
     plan: Any
@@ -77,22 +77,22 @@ class Stage:
         return time.monotonic() > self.deadline
 
     def add(self, part: str, figures: Mapping[str, Any], **key: Any) -> None:
-        """Add the figures of one round to a cell of the run, and print the first ones."""
+        """Add the figures of one round to a cell of the run, and print the most important ones."""
         self.run.add(part, figures, **key)
         names = [name for name, value in figures.items() if isinstance(value, (int, float))]
-        names.sort(key=lambda name: _TOLD_FIRST.index(name) if name in _TOLD_FIRST else len(_TOLD_FIRST))
-        told = ", ".join(f"{name} {look_of(name)(figures[name])}" for name in names[:_TOLD_FIGURES])
-        self.tell(f"{part:14} {' '.join(str(value) for value in key.values()):32} {told}")
+        names.sort(key=lambda name: _PRINTED_FIRST.index(name) if name in _PRINTED_FIRST else len(_PRINTED_FIRST))
+        printed = ", ".join(f"{name} {formatter_of(name)(figures[name])}" for name in names[:_PRINTED_FIGURES])
+        self.tell(f"{part:14} {' '.join(str(value) for value in key.values()):32} {printed}")
 
     def fail(self, what: str, error: object) -> None:
-        """Record and print what could not be measured."""
+        """Record and print a failed measurement."""
         text = f"{what}: {(str(error).strip() or type(error).__name__).splitlines()[-1]}"
         self.run.failures.append(text)
         self.tell(f"FAILED: {text}")
 
     @contextmanager
     def guarded(self, what: str) -> Iterator[None]:
-        """Record a failure of the block, and go on."""
+        """Record an exception of the block as a failure, and suppress it."""
         try:
             yield
         except NotOffered:
@@ -106,7 +106,7 @@ class Stage:
     def in_turn(self, works: Mapping[str, Callable[[int], object]], rounds: int) -> None:
         """Call each work with the number of each round, in an order that rotates: A B C, B C A.
 
-        So a change of the machine's speed meets all alike. One that fails is left out of the later rounds.
+        So a change of the machine's speed affects all equally. A work that fails is skipped in later rounds.
         """
         names = list(works)
         for number in range(rounds):

@@ -1,4 +1,4 @@
-"""The suites: the parts of each, their extent, how its figures are shown, and the places of its pages for them."""
+"""The suites: the parts of each, their extent, and the tables and pictures for the pages of the documentation."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from bench.run import Run
 from bench.stage import Stage
 
 NAMES: Final = ("messages", "topics", "growth", "cluster", "overlay", "pipeline")
-"""The suites by the first word of the command line; without one it is the first."""
+"""The suites by the first word of the command line; the first suite is the default."""
 Part = Callable[[Any], None]
 
 
 def _measure_parts(stage: Stage, options: argparse.Namespace, suite: Suite) -> None:
-    """Measure part after part; one that fails leaves the figures of the others alone."""
+    """Measure one part after the other; a failure of one does not end the run."""
     with suite.prepare(stage) as prepared:
         for name in options.only:
             if stage.late():
@@ -34,9 +34,9 @@ def _measure_parts(stage: Stage, options: argparse.Namespace, suite: Suite) -> N
 class Suite:
     """One suite.
 
-    Shapes: `parts` are what `--only` selects, each a function of what `prepare` provides; `plan` is a data class with
-    the extent; `tables` are the places of its pages, of which `printed` are printed at the end of a run; `pictures`
-    have a size and a function.
+    Shapes: `parts` are selected by `--only`, each a function of what `prepare` provides; `plan` is a data class with
+    the extent; `tables` has a function for each place in the pages, of which `printed` are printed after a run;
+    `pictures` have a size and a function.
     Units: `limit_s` is the usual time limit of a run.
     """
 
@@ -54,7 +54,7 @@ class Suite:
     measure: Callable[[Stage, argparse.Namespace, Suite], None] = _measure_parts
 
     def filled(self, text: str, run: Run, name: str) -> str:
-        """Return a page with the tables of a kept run in the suite's places, and with the run's name in backquotes.
+        """Return a page with the tables of a saved run in the suite's places, and with the name of the run's file.
 
         Shapes: a place is `<!-- MARK: NAME -->`, a blank line, the table, a blank line, and `<!-- end of MARK -->`;
         other marks are ignored. Raises: KeyError for an unknown place.

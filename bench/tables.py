@@ -1,4 +1,4 @@
-"""Tables of Markdown, and figures as text."""
+"""Markdown tables, and figures as text."""
 
 from __future__ import annotations
 
@@ -11,41 +11,41 @@ from broker.figures.numerals import count_text, number_text
 
 
 def size(value: float) -> str:
-    """Return a number of bytes: 512 B, 12.3 kB, 45 MB."""
+    """Return a number of bytes as text: 512 B, 12.3 kB, 45 MB."""
     for limit, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
         if abs(value) >= limit:
             return f"{value / limit:.3g} {unit}"
     return f"{value:.0f} B"
 
 
-def look_of(name: str) -> Callable[[float], str]:
-    """Return how a figure is written, by the unit that ends its name."""
+def formatter_of(name: str) -> Callable[[float], str]:
+    """Return the function that formats a figure, by the unit at the end of its name."""
     if name.endswith("_bytes"):
         return size
     return count_text if name.endswith("per_s") else number_text
 
 
-def known(row: Row | Mapping[str, Any], name: str, look: Callable[[Any], str] | None = None) -> str:
+def known(row: Row | Mapping[str, Any], name: str, formatter: Callable[[Any], str] | None = None) -> str:
     """Return a figure of a row as text, a dash if it was not measured."""
     value = row[name] if isinstance(row, Row) else row.get(name)
-    return "-" if value is None else (look or look_of(name))(value)
+    return "-" if value is None else (formatter or formatter_of(name))(value)
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a table of rows: its title, the figure, and how it is written if the unit does not say it."""
+    """A column of a table: its title, the figure, and its format if the unit does not determine it."""
 
     title: str
     figure: str | Callable[[Row], str]
-    look: Callable[[Any], str] | None = None
+    formatter: Callable[[Any], str] | None = None
 
     def cell(self, row: Row) -> str:
         """Return the figure of a row as text, a dash if it was not measured."""
-        return self.figure(row) if callable(self.figure) else known(row, self.figure, self.look)
+        return self.figure(row) if callable(self.figure) else known(row, self.figure, self.formatter)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Return a table of Markdown, nothing without rows."""
+    """Return a Markdown table, an empty text without rows."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines) if len(lines) > 2 else ""
 
@@ -56,27 +56,25 @@ def table_of(rows: Iterable[Row], columns: Sequence[Column]) -> str:
 
 
 def rows_table(parts: Sequence[str], columns: Sequence[Column]) -> Callable[[Run], str]:
-    """Return what makes the table of some parts of a run."""
+    """Return a function that makes the table of these parts of a run."""
     return lambda run: table_of(run.rows(*parts), columns)
 
 
-def crossed(
-    rows: Iterable[Row], down: Sequence[Column], across: str, cell: Callable[[Row], str], *, title: str = "{}"
-) -> str:
+def crossed(rows: Iterable[Row], down: Sequence[Column], across: str, cell: Callable[[Row], str]) -> str:
     """Return a table with a line for each value of the columns `down`, and a column for each value of `across`."""
     columns: dict[Any, None] = {}
     lines: dict[tuple[str, ...], dict[Any, str]] = {}
     for row in rows:
         columns[row[across]] = None
         lines.setdefault(tuple(one.cell(row) for one in down), {})[row[across]] = cell(row)
-    names = [title.format(f"{one:,}" if isinstance(one, int) else one) for one in columns]
+    names = [f"{one:,}" if isinstance(one, int) else str(one) for one in columns]
     cells = [[*line, *(found.get(one, "-") for one in columns)] for line, found in lines.items()]
     return table([*(one.title for one in down), *names], cells)
 
 
 @dataclass(frozen=True, slots=True)
 class Goal:
-    """A goal, what was found, and whether it was reached."""
+    """A goal, the measured figure, and whether it was reached."""
 
     what: str
     wanted: str
@@ -85,17 +83,17 @@ class Goal:
 
     @classmethod
     def at_most(
-        cls, what: str, found: float | None, wanted: float, look: Callable[[float], str] = number_text
+        cls, what: str, found: float | None, wanted: float, formatter: Callable[[float], str] = number_text
     ) -> list[Goal]:
-        """Return the goal that a figure is at most this, nothing if it was not measured."""
-        return [] if found is None else [cls(what, f"at most {look(wanted)}", look(found), found <= wanted)]
+        """Return the goal that a figure is at most `wanted`, or nothing if it was not measured."""
+        return [] if found is None else [cls(what, f"at most {formatter(wanted)}", formatter(found), found <= wanted)]
 
     @classmethod
     def at_least(
-        cls, what: str, found: float | None, wanted: float, look: Callable[[float], str] = number_text
+        cls, what: str, found: float | None, wanted: float, formatter: Callable[[float], str] = number_text
     ) -> list[Goal]:
-        """Return the goal that a figure is at least this, nothing if it was not measured."""
-        return [] if found is None else [cls(what, f"at least {look(wanted)}", look(found), found >= wanted)]
+        """Return the goal that a figure is at least `wanted`, or nothing if it was not measured."""
+        return [] if found is None else [cls(what, f"at least {formatter(wanted)}", formatter(found), found >= wanted)]
 
 
 def goals_table(goals: Iterable[Goal]) -> str:
@@ -107,7 +105,7 @@ def goals_table(goals: Iterable[Goal]) -> str:
 def machine_text(facts: Mapping[str, Any]) -> str:
     """Return a sentence about the machine and the run."""
     found, form = facts["machine"], "compiled" if facts.get("compiled", True) else "interpreted"
-    quick = " A quick run with small numbers: nothing to judge by." if facts.get("quick") else ""
+    quick = " A quick run with small numbers: its figures are not comparable." if facts.get("quick") else ""
     return (
         f"{found['cores']} cores, {found['cpu']}, {found['memory_gib']} GiB, Linux {found['kernel']}, "
         f"{found['file_system']}, one fdatasync {found['fdatasync_us']} us; Python {found['python']}; brokers {form}; "

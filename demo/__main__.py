@@ -16,7 +16,7 @@ from demo.options import SHOWS, parse_options
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the demo; return 0 when every guarantee was kept, 1 when one was not, 2 when the demo cannot run."""
     options = parse_options(arguments)
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that everything is stopped before
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # so that everything is stopped first
     folder = Path(tempfile.mkdtemp(prefix="slotmq-demo-"))
     _, name, extras = SHOWS[options.show]
     try:

@@ -1,4 +1,4 @@
-"""The brokers of a run: processes that are started, killed with -9, restarted on their folder and port, and stopped."""
+"""The brokers of a run: processes that are started, killed, restarted on the same folder and port, and stopped."""
 
 import os
 import re
@@ -18,7 +18,7 @@ class Broker(Service):
     """A broker started by a command; its output is in a file beside the data folder."""
 
     def __init__(self, name: str, command: str, folder: Path) -> None:
-        environment = {**WITHOUT_HTTP, **os.environ}  # without HTTP, unless asked for
+        environment = {**WITHOUT_HTTP, **os.environ}  # without HTTP, unless the environment enables it
         super().__init__(f"the broker {name}", (), folder / f"{name}.log", environment, Path.cwd())
         self.state = "starting"
         self.url = ""
@@ -49,8 +49,8 @@ class Broker(Service):
         self.state = "frozen"
         self.signal(signal.SIGSTOP)
 
-    def come_back(self) -> None:
-        """Go on after a freeze, start again after a kill. Raises: BrokerFailed."""
+    def resume(self) -> None:
+        """Continue after a freeze, start again after a kill. Raises: BrokerFailed."""
         if self.state == "frozen":
             self.signal(signal.SIGCONT)
             self.state = "up"
@@ -58,13 +58,13 @@ class Broker(Service):
             self.start()
 
     def end(self) -> None:
-        """Stop it by SIGTERM. Raises: BrokerFailed when it does not exit with code 0 in time."""
+        """Stop the broker by SIGTERM. Raises: BrokerFailed when it does not exit with code 0 in time."""
         self.state = "stopped"
         if code := self.stop():
             raise self.failed(f"ended with exit code {code} after SIGTERM")
 
 
-def together(work: Callable[[Broker], None], brokers: Iterable[Broker]) -> None:
-    """Start, stop or bring back brokers at the same time. Raises: BrokerFailed."""
+def in_parallel(work: Callable[[Broker], None], brokers: Iterable[Broker]) -> None:
+    """Start, stop or resume brokers at the same time. Raises: BrokerFailed."""
     with ThreadPoolExecutor() as threads:
         list(threads.map(work, brokers))

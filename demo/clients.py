@@ -1,4 +1,4 @@
-"""The client processes of a run, each with one connection: publishers of pika, consumers of pika and aio-pika."""
+"""The client processes of a run, each with one connection: publishers use pika, consumers pika or aio-pika."""
 
 import asyncio
 import ctypes
@@ -40,13 +40,13 @@ def _parameters(url: str, name: str) -> pika.URLParameters:
 
 @contextmanager
 def channel_to(url: str, name: str = "demo topology") -> Iterator[BlockingChannel]:
-    """Yield a channel of a connection of its own."""
+    """Yield a channel of a new connection."""
     with pika.BlockingConnection(_parameters(url, name)) as connection:
         yield connection.channel()
 
 
 def publisher(url: str, outbox: Outbox) -> object:
-    """Publish until every flight is confirmed; return None, or the error that ended the connection before."""
+    """Publish until every flight is confirmed; return None, or the error that ended the connection."""
     window = outbox.window(WINDOW)
     errors: list[object] = []
 
@@ -90,11 +90,11 @@ def publisher(url: str, outbox: Outbox) -> object:
 
 
 def pika_consumer(url: str, inbox: Inbox) -> object:
-    """Consume until the run is over; return None, or the error that ended the connection before."""
+    """Consume until the run is over; return None, or the error that ended the connection."""
 
     def delivered(index: int, channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
         tag, redelivered, key = method.delivery_tag, method.redelivered, method.routing_key
-        if inbox.take(index, tag, redelivered, properties.message_id, key, body):
+        if inbox.record(index, tag, redelivered, properties.message_id, key, body):
             ack(channel)
 
     def ack(channel: BlockingChannel) -> None:
@@ -118,20 +118,20 @@ def pika_consumer(url: str, inbox: Inbox) -> object:
 
 
 async def connect(url: str, name: str) -> AbstractConnection:
-    """Return a connection that appears under this name in the broker."""
+    """Return a connection that the broker shows under this name."""
     properties: Any = {"connection_name": name}
     return await aio_pika.connect(url, client_properties=properties)
 
 
 async def aio_pika_consumer(url: str, inbox: Inbox) -> object:
-    """Consume until the run is over; return None, or the error that ended the connection before."""
+    """Consume until the run is over; return None, or the error that ended the connection."""
     newest: AbstractIncomingMessage | None = None
 
     async def delivered(index: int, message: AbstractIncomingMessage) -> None:
         nonlocal newest
         newest = message
         tag, key = message.delivery_tag or 0, message.routing_key or ""
-        if inbox.take(index, tag, bool(message.redelivered), message.message_id, key, message.body):
+        if inbox.record(index, tag, bool(message.redelivered), message.message_id, key, message.body):
             await ack()
 
     async def ack() -> None:
@@ -162,8 +162,8 @@ async def aio_pika_consumer(url: str, inbox: Inbox) -> object:
         return error
 
 
-def _live(work: Callable[..., Any], urls: Sequence[str], box: type, ledger: Ledger, *rest: Any) -> None:
-    """Run one client until it ends; with each connection that it loses it goes on to its next URL."""
+def _run(work: Callable[..., Any], urls: Sequence[str], box: type, ledger: Ledger, *rest: Any) -> None:
+    """Run one client until it ends; after each lost connection it uses its next URL."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the first process ends the others
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: end when the first process is killed
@@ -180,14 +180,14 @@ def _live(work: Callable[..., Any], urls: Sequence[str], box: type, ledger: Ledg
     except BaseException:  # noqa: BLE001  any error ends this client and is shown
         traceback.print_exc()
         sys.stderr.flush()
-        os._exit(1)  # without the wait for threads and loops that may hang on a dead connection
+        os._exit(1)  # does not wait for threads and loops that may hang on a dead connection
 
 
 class Clients:
     """The running processes of one run: the publishers, and the consumers of each library.
 
-    Shapes: client n connects to `urls(n)`; the publishers come first, then pika's consumers. `queues` has those of each
-    consumer, each an index in the plan and a name.
+    Shapes: client n connects to `urls(n)`; the publishers are first, then pika's consumers. `queues` has the queues of
+    each consumer, by index in the plan and name.
     """
 
     def __init__(
@@ -198,7 +198,7 @@ class Clients:
         consumers: list[Any] = [pika_consumer] * options.pika_consumers + [aio_pika_consumer] * options.aio_consumers
         works += [(work, Inbox, group, options.prefetch) for work, group in zip(consumers, queues, strict=True)]
         self._processes = [
-            SPAWN.Process(name=work.__name__, target=_live, args=(work, urls(n), box, ledger, n, *rest), daemon=True)
+            SPAWN.Process(name=work.__name__, target=_run, args=(work, urls(n), box, ledger, n, *rest), daemon=True)
             for n, (work, box, *rest) in enumerate(works)
         ]
         for process in self._processes:

@@ -1,4 +1,4 @@
-"""The flights through a cluster: three nodes on one PostgreSQL, one of which is killed and one frozen on the way."""
+"""The run with a cluster: three nodes on one PostgreSQL, of which one is killed and one frozen."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tools.postgres_server import PostgresFailed, PostgresServer
 
 NODES = ("node-a", "node-b", "node-c")
 AWAY_S = 2.0
-FROZEN_S = 8.0  # more than the lease and the margin after which the others take over
+FROZEN_S = 8.0  # longer than the lease and the margin after which the other nodes take over
 
 
 class ClusterRun(Run):
-    """The nodes, their database, the clients and the ledger of one run; each client begins at another node."""
+    """The nodes, their database, the clients and the ledger of one run; clients connect to the nodes in turn."""
 
     def _make_faults(self) -> list[Fault]:
         return [Fault(0.3, NODES[1:2], "move", AWAY_S), Fault(0.6, NODES[2:3], "move", FROZEN_S, frozen=True)]
@@ -42,7 +42,7 @@ class ClusterRun(Run):
         return urls[first:] + urls[:first]
 
     def _note(self) -> str:
-        """Return what each node holds, as the first one knows it, which is neither killed nor frozen."""
+        """Return the messages that each node holds, asked of the first node, which is neither killed nor frozen."""
         try:
             facts = ask(self._brokers[NODES[0]].data, "cluster")
         except Unanswered as error:

@@ -1,4 +1,4 @@
-"""The state of the ledger at the last reading, and its display: bars on a terminal, plain lines elsewhere."""
+"""The last reading of the ledger, and its display: bars on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Watch:
         self.published_s: float | None = None
         self.moved_s = now_s
 
-    def look(self, now_s: float) -> tuple[int, int, int]:
+    def read(self, now_s: float) -> tuple[int, int, int]:
         """Read the ledger; return the number of distinct flights published and confirmed, and of deliveries."""
         total = self._ledger.total
         seen = (total(Count.PUBLISHED) - total(Count.RESENT), total(Count.CONFIRMED), total(Count.DELIVERED))
@@ -51,7 +51,7 @@ class Watch:
 
 
 class Display(Progress):
-    """Show events and three counts that grow; `above` returns what is between events and bars."""
+    """Shows events, then what `above` returns, then a bar for each of three growing counts."""
 
     def __init__(self, rows: int, deliveries: int, plain: bool, above: Callable[[], RenderableType]) -> None:
         self._plain = plain or not sys.stdout.isatty()
@@ -69,7 +69,7 @@ class Display(Progress):
         self.start()
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """Yield what is shown."""
+        """Yield the text and the bars."""
         yield self._above()
         yield from super().get_renderables()
 

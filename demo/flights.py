@@ -41,7 +41,7 @@ def routing_keys(frame: Any) -> list[str]:
 
 def json_bodies(frame: Any) -> Iterator[bytes]:
     """Yield each row as a JSON object with all its columns, NA as null and whole numbers without a fraction."""
-    typed = frame.convert_dtypes()  # NA made the integer columns float64: 517.0 goes back to 517
+    typed = frame.convert_dtypes()  # NA made the integer columns float64: 517.0 becomes 517
     for first in range(0, len(typed), 20_000):
         yield from typed.iloc[first : first + 20_000].to_json(orient="records", lines=True).encode().splitlines()
 
@@ -54,7 +54,7 @@ def checksum(key: bytes, body: bytes) -> int:
 def write_flights(path: Path, frame: Any, keys: list[str]) -> list[int]:
     """Write a file with one line per flight, `routing key TAB body`; return the checksum of every row.
 
-    No publisher has to hold the flights in memory.
+    So no publisher needs the flights in memory.
     """
     checksums: list[int] = []
     with path.open("wb") as file:

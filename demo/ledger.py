@@ -1,4 +1,4 @@
-"""The shared state of a run's processes, in memory: each client writes its own part, from an outbox or an inbox."""
+"""The state in memory that a run's processes share: each client writes its own part, through an outbox or an inbox."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Flight = tuple[int, str, bytes]  # row number, routing key, body
 SPAWN = multiprocessing.get_context("spawn")
 
 # What a client counts. PUBLISHED includes RESENT; REFUSED is basic.nack, RETURNED is basic.return: there was no queue.
-# DISTINCT are first copies, pairs of queue and flight; of an ALTERED one key or body differ from what was published.
+# DISTINCT counts first copies of a flight in a queue, ALTERED copies whose key or body differs from the published one.
 Count = IntEnum("Count", "PUBLISHED RESENT CONFIRMED REFUSED RETURNED DELIVERED DISTINCT ALTERED CONNECTED", start=0)
 
 
@@ -27,8 +27,8 @@ class Failed(Exception):
 class Ledger:
     """The shared memory of one run.
 
-    Every cell has one writer: a flight has one publisher, a queue one consumer, a row of counts one client. So no lock
-    is needed. A client receives the memory as an argument of its process, never through a pipe.
+    Every cell has one writer: a flight has one publisher, a queue one consumer, a row of counts one client. So it needs
+    no lock. A client receives the memory as an argument of its process, never through a pipe.
     Shapes: `checksums`, `attempts` (times published) and `confirmed` (0 or 1) have one item per flight.
     Cost: two bytes for every queue and flight.
     """
@@ -53,7 +53,7 @@ class Ledger:
         return sum(self._counts[count :: len(Count)])
 
     def copies(self, queue: int, redelivered: bool) -> memoryview:
-        """Return how often each flight came to a queue, with the redelivered flag or without; 255 means 255 or more."""
+        """Return how often a queue delivered each flight, with the redelivered flag or without; 255 is 255 or more."""
         return memoryview(self._copies[redelivered]).cast("B")[queue * self.rows : (queue + 1) * self.rows]
 
     @property
@@ -69,15 +69,15 @@ class Ledger:
         self._serving.value = 1
 
     def broker_dying(self) -> None:
-        """Announce to the clients, before the broker is killed, that they will lose it.
+        """Announce to the clients, before the broker is killed, that they will lose their connections.
 
-        They wait until the next broker listens before they connect: a client that repeatedly dials a free port of the
+        They connect again only when the next broker listens: a client that repeatedly dials a free port of the
         ephemeral range may connect to itself, and the broker could not bind its port again.
         """
         self._serving.value = 0
 
     def await_broker(self) -> int | None:
-        """Wait until there is a broker to connect to; return how many were started, or None when the run is over."""
+        """Wait until there is a broker; return its generation, or None when the run is over."""
         while not self.stopping:
             if self._serving.value:
                 return int(self._generation.value)
@@ -85,13 +85,13 @@ class Ledger:
         return None
 
     def lost(self, generation: int, error: object) -> None:
-        """Raise Failed if a client lost its connection to a broker, of that generation, that should be alive."""
+        """Raise Failed if a client lost its connection to a broker of this generation that should be alive."""
         if not self.stopping and self._serving.value and self._generation.value == generation:
             raise Failed(f"connection lost: {type(error).__name__}: {error}")
 
 
 class Outbox:
-    """The flights of one publisher: those to send again, the others in order, and the sent and unconfirmed ones.
+    """The flights of one publisher: those to resend, the unsent ones in order, and the unconfirmed ones.
 
     Invariant: the delivery tags of the unconfirmed flights ascend, because a channel numbers its publishes one by one.
     """
@@ -112,12 +112,12 @@ class Outbox:
     def finished(self) -> bool:
         return not self._unsettled
 
-    def window(self, most: int) -> int:
+    def window(self, limit: int) -> int:
         """Return the limit of unconfirmed messages: lower in a small run, so that the kill happens during it."""
-        return max(10, min(most, self._ledger.rows // 50))
+        return max(10, min(limit, self._ledger.rows // 50))
 
     def connected(self) -> None:
-        """Start with a new channel: the flights that the last one left unconfirmed go first, the oldest before all."""
+        """Start with a new channel: resend the unconfirmed flights of the last one first, in their order."""
         self._again.extendleft(reversed(self._unconfirmed.values()))
         self._unconfirmed.clear()
         self._last_tag = 0
@@ -158,7 +158,7 @@ class Outbox:
 
 
 class Inbox:
-    """The queues of one consumer, each an index in the plan and a name, and the unacked deliveries.
+    """The queues of one consumer, by index in the plan and name, and its unacked deliveries.
 
     One channel carries all its queues, so one `basic.ack` with multiple settles them all. The acked tag is that of the
     last delivery: deliveries of a channel are processed in the order of their tags.
@@ -178,8 +178,8 @@ class Inbox:
         self.unacked = self.last_tag = 0
         self._counts[Count.CONNECTED] += 1
 
-    def take(self, queue: int, tag: int, redelivered: bool, message_id: str | None, key: str, body: bytes) -> bool:
-        """Count one delivery; return whether it is time to ack."""
+    def record(self, queue: int, tag: int, redelivered: bool, message_id: str | None, key: str, body: bytes) -> bool:
+        """Record one delivery; return whether it is time to ack."""
         counts, ledger = self._counts, self.ledger
         counts[Count.DELIVERED] += 1
         row = int(message_id) if message_id and message_id.isdecimal() else ledger.rows

@@ -1,4 +1,4 @@
-"""Publish real flights through brokers, kill some of them on the way, and prove that no flight was lost."""
+"""Publish real flights through brokers, kill some of the brokers, and prove that no flight was lost."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from typing import Any
 
 ALL_ROWS = 336_776
 DEFAULT_COMMAND = f"{sys.executable} -m broker serve --host 127.0.0.1 --port {{port}} --data-dir {{folder}}"
-# What each show is, its class, and the extras that it needs.
+# The description of each show, its class, and the extras that it needs.
 SHOWS = {
     "broker": ("one broker, killed once", "demo.run:Run", "demo"),
     "cluster": ("three nodes on one PostgreSQL, one killed and one frozen", "demo.cluster:ClusterRun", "demo-cluster"),
@@ -24,7 +24,7 @@ DEFAULTS = {"page": {"rows": 20_000, "queues": 11}, "pipeline": {"queues": 200, 
 def _option(
     default: Any, help: str, only: Sequence[str] = (), limits: tuple[float, float] | None = None, **how: Any
 ) -> Any:
-    """Return a field with what the command line says of it: its help, the shows that have it, and its limits."""
+    """Return a field with its command-line option: the help, the shows that have it, and the limits."""
     how = {"action": "store_true"} if default is False else {"type": type(default), "metavar": "N"} | how
     return field(default=default, metadata={"help": help, "only": only, "limits": limits, "how": how})
 
@@ -37,27 +37,27 @@ class Options:
                         choices=SHOWS, metavar="WHAT")  # fmt: skip
     rows: int = _option(ALL_ROWS, "only the first N flights", limits=(1, ALL_ROWS))
     queues: int = _option(220, "number of queues", limits=(1, 12_000))
-    kill_at: float = _option(0.4, "kill -9 when so much is confirmed", ["broker"], (0.01, 0.99), metavar="SHARE")
+    kill_at: float = _option(0.4, "kill -9 when this share is confirmed", ["broker"], (0.01, 0.99), metavar="SHARE")
     no_kill: bool = _option(False, "leave the broker alone; any duplicate is then a failure", ["broker"])
-    url: str = _option("", "a broker that runs already; it is not killed", ["broker"], metavar="URL")
+    url: str = _option("", "a running broker; it is not killed", ["broker"], metavar="URL")
     broker_command: str = _option(DEFAULT_COMMAND, "start this broker; {port} and {folder} are filled in, a line with "
                                   "its amqp:// URL is awaited on stdout", ["broker"], metavar="COMMAND")  # fmt: skip
     pika_consumers: int = _option(2, "consumer processes that use pika", CHECKED, (1, 64))
     aio_consumers: int = _option(1, "consumer processes that use aio-pika", CHECKED, (0, 64))
     prefetch: int = _option(200, "prefetch of each consumer", CHECKED, (1, 65_535))
-    stall_timeout: float = _option(60.0, "give up when nothing moves for so long", CHECKED, metavar="SECONDS")
+    stall_timeout: float = _option(60.0, "give up after this time without progress", CHECKED, metavar="SECONDS")
     plot: Path | None = _option(None, "draw the run (needs matplotlib)", ["overlay"], type=Path, metavar="FILE")
-    seconds: float | None = _option(None, "end after so long", ["page"], type=float, metavar="SECONDS")
+    seconds: float | None = _option(None, "end after this time", ["page"], type=float, metavar="SECONDS")
     rate: float = _option(300.0, "flights published per second", ["page"], (1, 10_000))
     http_port: int = _option(0, "port of the page; 0 is any free one", ["page"], (0, 65_535), metavar="PORT")
-    report: Path | None = _option(None, "keep the report here", ["pipeline"], type=Path, metavar="FILE")
+    report: Path | None = _option(None, "write the report here", ["pipeline"], type=Path, metavar="FILE")
     master: str = _option("local[*]", "Spark's master", ["pipeline"], metavar="URL")
     plain: bool = _option(False, "print plain lines even on a terminal")
     keep: bool = _option(False, "keep the brokers' data folders and output")
 
 
 def parse_options(arguments: Sequence[str] | None = None) -> Options:
-    """Return the options of the command line. Raises: SystemExit(2) with one line on an argument that is wrong."""
+    """Return the options of the command line. Raises: SystemExit(2) with one line for a wrong argument."""
     parser = argparse.ArgumentParser(prog="python -m demo", description=__doc__, allow_abbrev=False)
     flags = {one.name: "--" + one.name.replace("_", "-") for one in fields(Options)}
     for one in fields(Options):
@@ -75,5 +75,5 @@ def parse_options(arguments: Sequence[str] | None = None) -> Options:
         if said["only"] and options.show not in said["only"]:
             parser.error(f"{flags[name]} is for --show {' and '.join(said['only'])}")
     if options.url and "broker_command" in given:
-        parser.error("--url is a broker that runs, --broker-command one that is started; give one of them")
+        parser.error("--url names a running broker, --broker-command starts one; give only one of them")
     return options

@@ -1,4 +1,4 @@
-"""The flights through an overlay: six brokers, five of which are killed and come back on the way."""
+"""The run with an overlay: six brokers, five of which are killed and restarted."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from itertools import accumulate, pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bench.picture import BLUE, GREEN, GREY, ORANGE, PALE, RED, lying_bars, new_figure, plain
+from bench.picture import BLUE, GREEN, GREY, ORANGE, PALE, RED, horizontal_bars, new_figure, plain
 from broker.cli.control_client import Unanswered, ask
 from broker.cli.table import aligned
-from demo.brokers import Broker, together
+from demo.brokers import Broker, in_parallel
 from demo.clients import PUBLISHERS, channel_to
 from demo.ledger import Count, Failed
 from demo.options import DEFAULT_COMMAND
@@ -26,21 +26,21 @@ MIDDLE = ("middle-1", "middle-2", "middle-3")
 SUBSCRIBERS = ("europe", "america")
 LEAVES = (PUBLISHING, *SUBSCRIBERS)
 NAMES = (PUBLISHING, *MIDDLE, *SUBSCRIBERS)
-COLUMNS = "broker|state|links|knows (V_b)|patterns|messages on|left out|not sure, so on|MB out|lag".split("|")
+COLUMNS = "broker|state|links|knows (V_b)|patterns|forwarded|filtered|flooded|MB out|lag".split("|")
 LINKS = [*product([PUBLISHING], MIDDLE), *product(MIDDLE, SUBSCRIBERS)]
 COLOURS = dict(zip((*MIDDLE, *SUBSCRIBERS), (BLUE, GREY, PALE, ORANGE, GREEN), strict=True))
 AWAY_S = 3.0  # how long a broker in the middle stays away
 PROBE = "demo.probe"
 PROBES, PROBE_PAUSE_S = 50, 0.03  # the pause grows with every probe
 ASK_EVERY_S = 0.5
-SMOOTH = 4  # samples that a rate in the picture is taken over
+SMOOTH = 4  # the samples of a rate in the picture
 
-# What `slotmq overlay --json` shows of a broker, and its state. Counts begin again with each start of its process.
+# What `slotmq overlay --json` shows of a broker, and its state. Counts restart at 0 with each start of its process.
 Facts = Mapping[str, Any]
 
 
 class Sample(NamedTuple):
-    """All brokers at one moment, and how many messages each site's consumers have got."""
+    """All brokers at one moment, and the number of messages that each site's consumers have received."""
 
     at_s: float
     facts: Mapping[str, Facts]
@@ -54,12 +54,12 @@ class OverlayRun(Run):
         """Publish and consume everything, and draw it; return whether the overlay kept its guarantees."""
         plot = self._options.plot
         if plot is not None:
-            new_figure((1, 1))  # without matplotlib there is no picture, which is told before the run
+            new_figure((1, 1))  # without matplotlib, fail before the run
         self._now: Mapping[str, Facts] = {name: {"state": "starting"} for name in NAMES}
         self._samples: list[Sample] = []
         self._events: list[tuple[float, str]] = []
         self._ended = threading.Event()
-        asking = threading.Thread(target=self._ask, daemon=True)  # a broker that is slow to answer holds nothing up
+        asking = threading.Thread(target=self._ask, daemon=True)  # a slow answer does not delay the run
         asking.start()
         try:
             held = super().perform()
@@ -76,12 +76,12 @@ class OverlayRun(Run):
         return [*middle, Fault(0.6, SUBSCRIBERS[1:]), Fault(0.8, [PUBLISHING])]
 
     def _start(self, stack: ExitStack) -> None:
-        for group in (MIDDLE, LEAVES):  # the leaves have to know the ports of the middle
+        for group in (MIDDLE, LEAVES):  # the leaves need the ports of the middle
             for name in group:
                 settings = self._folder / f"{name}.toml"
                 settings.write_text(self._settings(name))
                 self._brokers[name] = Broker(name, f"{DEFAULT_COMMAND} --config {settings}", self._folder)
-            together(Broker.start, [self._brokers[name] for name in group])
+            in_parallel(Broker.start, [self._brokers[name] for name in group])
 
     def _settings(self, name: str) -> str:
         """Return the settings of a broker, as TOML; strings of JSON are strings of TOML, too."""
@@ -101,8 +101,8 @@ class OverlayRun(Run):
     def _await_bindings(self) -> None:
         """Publish probes until one reaches every site before the next: the start point that the overlay promises.
 
-        A site's bindings start in the order in which they were made: once a probe has reached the queue that was bound
-        last, all others get what they want.
+        A site's bindings take effect in the order in which they were made: once a probe has reached the queue that was
+        bound last, all other bindings are in effect.
         """
         with ExitStack() as stack:
             publisher, *sites = [stack.enter_context(channel_to(url)) for url in self._homes]
@@ -119,7 +119,7 @@ class OverlayRun(Run):
         for channel, queues in self._channels():
             for queue in queues:
                 channel.queue_purge(queue.name)
-        super()._tell(f"every binding counts at {PUBLISHING}: known by {probe} probes to each site")
+        super()._tell(f"every binding is in effect at {PUBLISHING}, after {probe} probes to each site")
 
     def _tell(self, text: str) -> None:
         self._events.append((time.monotonic(), text))
@@ -136,9 +136,9 @@ class OverlayRun(Run):
 
     def _state(self) -> str:
         down = [f"{name} {facts['state']}" for name, facts in self._now.items() if facts["state"] != "up"]
-        kept = sum(passed(self._now[name]) for name in MIDDLE)
-        left_out = sum(self._now[name].get("filtered", 0) for name in MIDDLE)
-        return f"brokers {', '.join(down) or 'all up'}; middle: {kept:,} on, {left_out:,} left out"
+        forwarded = sum(passed(self._now[name]) for name in MIDDLE)
+        filtered = sum(self._now[name].get("filtered", 0) for name in MIDDLE)
+        return f"brokers {', '.join(down) or 'all up'}; middle: {forwarded:,} forwarded, {filtered:,} filtered"
 
     def _above(self) -> str:
         return "\n".join(aligned(COLUMNS, [cells(name, facts) for name, facts in self._now.items()]))
@@ -158,17 +158,17 @@ def _facts_of(broker: Broker | None, before: Facts) -> Facts:
 
 
 def passed(facts: Facts) -> int:
-    """Return how many messages a broker in the middle has passed on since its process started."""
+    """Return the messages that a broker in the middle has passed on since its process started."""
     return int(facts.get("matched", 0) + facts.get("flooded", 0))
 
 
-def running(counts: Iterable[int]) -> list[int]:
-    """Return a count that runs on through the restarts of its process, which begins again at 0."""
+def cumulative(counts: Iterable[int]) -> list[int]:
+    """Return the sums of a count that restarts at 0 with its process."""
     return list(accumulate(now - before if now >= before else now for before, now in pairwise([0, *counts])))
 
 
 def cells(name: str, facts: Facts) -> list[str]:
-    """Return a row; "messages on" of a leaf are those that it published into the overlay, or got from it."""
+    """Return a row of the table; a leaf has forwarded what it published into the overlay or received from it."""
     if facts["state"] != "up":
         return [name, facts["state"], *[""] * len(COLUMNS[2:])]
     streams, links = facts.get("streams", []), facts["links"]
@@ -183,18 +183,18 @@ def cells(name: str, facts: Facts) -> list[str]:
 
 
 def draw(path: Path, samples: Sequence[Sample], events: Sequence[tuple[float, str]]) -> None:
-    """Draw a run: the megabytes that crossed each link, and what each site got while brokers were killed."""
+    """Draw a run: the megabytes over each link, and the rates of sites and brokers in the middle, with all faults."""
     figure = new_figure((11, 9))
     links, sites, middle = figure.subplots(3, 1)
     sent = [
         {(name, link["peer"]): link["sent_bytes"] for name in NAMES for link in one.facts[name].get("links", [])}
         for one in samples
     ]
-    crossed = {link: max(running(found.get(link, 0) for found in sent), default=0) / 1e6 for link in LINKS}
+    crossed = {link: max(cumulative(found.get(link, 0) for found in sent), default=0) / 1e6 for link in LINKS}
     colours = [COLOURS[one if one in MIDDLE else other] for one, other in LINKS]
-    lying_bars(links, {" to ".join(link): count for link, count in crossed.items()}, colours, "MB over each link")
+    horizontal_bars(links, {" to ".join(link): count for link, count in crossed.items()}, colours, "MB over each link")
     got = {name: [one.delivered[name] for one in samples] for name in SUBSCRIBERS}
-    on = {name: running(passed(one.facts[name]) for one in samples) for name in MIDDLE}
+    on = {name: cumulative(passed(one.facts[name]) for one in samples) for name in MIDDLE}
     times = [sample.at_s - samples[0].at_s for sample in samples]
     spans = [(max(0, at - SMOOTH), at) for at in range(1, len(times))]
     for axes, counts, label in ((sites, got, "messages to consumers"), (middle, on, "messages passed on")):

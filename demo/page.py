@@ -1,4 +1,4 @@
-"""The web page of a busy broker: exchanges, queues that are read at different speeds, and the flights that pass."""
+"""The run for the web page: a busy broker, with queues that are consumed at different speeds."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from demo.plan import EXCHANGE
 
 DEAD = "flights.dead"
 UNROUTABLE = "flights.unroutable"
-WAVE_S = 90.0  # the rate of publishing rises and falls
-PUBLISHERS = {"schedule": 0.7, "radar": 0.3}  # their parts of the flights
+WAVE_S = 90.0  # the period in which the publish rate rises and falls
+PUBLISHERS = {"schedule": 0.7, "radar": 0.3}  # their shares of the rate
 PAUSED = "night.report"
 PAGE_LINE = re.compile(r"http://[^\s,]+")
 SETTINGS = {
@@ -43,7 +43,7 @@ SETTINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Desk:
-    """A queue and who reads it. Units: `work_ms` for each message; `rejects` is a share of the messages."""
+    """A queue and its consumers. Units: `work_ms` is per message; `rejects` is a share of the messages."""
 
     name: str
     keys: Sequence[str]
@@ -91,7 +91,7 @@ class PageRun:
             page = self._broker.await_line(PAGE_LINE)[0]
             self._declare()
             _ask("POST", f"{page}api/queues/%2F/{PAUSED}/pause")
-            for desk in DESKS:  # the history of a queue begins when somebody asks for it
+            for desk in DESKS:  # the history of a queue begins with its first request
                 _ask("GET", f"{page}api/history/queues/%2F/{desk.name}")
             print(f"open {page} (user guest, password guest); AMQP at {self._broker.url}", flush=True)
             # A process of its own, because aio-pika may wait forever for the close of a connection in use.
@@ -125,8 +125,8 @@ class PageRun:
 
 
 def _play(options: Options, url: str, path: Path) -> None:
-    """Publish and read until the process is killed."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it is for the other process, which ends this one
+    """Publish and consume until the process is killed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the first process, which ends this one
     flights = list(read_flights(path, 0, options.rows))
 
     async def play() -> None:
@@ -156,7 +156,6 @@ async def _publish(url: str, name: str, flights: Sequence[Flight], per_s: float)
 
 
 def _message(flight: Flight, headers: Any) -> tuple[aio_pika.Message, str]:
-    """Return the message of a flight and its routing key."""
     row, key, body = flight
     how: Any = {"content_type": "application/json", "delivery_mode": 2, "priority": row % 4, "headers": headers}
     return aio_pika.Message(body, message_id=str(row), **how), key
@@ -179,6 +178,5 @@ async def _read(url: str, desk: Desk, number: int) -> None:
 
 
 def _ask(method: str, url: str) -> None:
-    """Send a request to the HTTP API."""
     login = {"Authorization": "Basic " + b64encode(b"guest:guest").decode()}
     urllib.request.urlopen(urllib.request.Request(url, method=method, headers=login), timeout=10).close()

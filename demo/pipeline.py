@@ -1,6 +1,6 @@
-"""The flights from a tap into a lake, queried and replayed; every answer is checked against the data frame.
+"""The run with a pipeline: a tap, a lake, queries and a replay; every result is checked against the data frame.
 
-Every job runs by its command, in this process, so that all of them share one JVM.
+The commands of all jobs run in this process, so that they share one JVM.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ ONE_DAY = f"get_json_object(string(body), '$.month') = {MONTH} AND get_json_obje
 
 
 class PipelineRun(Run):
-    """The flights through one broker with a tap, which fill a lake; nothing is killed, so no flight comes twice."""
+    """The flights through one broker with a tap, into a lake; nothing is killed, so no flight arrives twice."""
 
     def _await_bindings(self) -> None:
         self._data, self._lake = str(self._brokers["broker"].data), str(self._folder / "lake")
@@ -40,7 +40,7 @@ class PipelineRun(Run):
         self._display.stop()
         for step in (self._archive, self._report, self._query, self._route, self._replay):
             step()
-        print("OK: the lake, the queries, the routes and the replay are what the flights are")
+        print("OK: the lake, the queries, the routes and the replay agree with the flights")
 
     def _archive(self) -> None:
         summary = self._job("archive", "--path", self._data, "--tap", EXCHANGE)
@@ -53,7 +53,7 @@ class PipelineRun(Run):
         equal = ((found == wanted) | (found.isna() & wanted.isna())).all()
         self._expect("columns of the lake that differ from the data frame", list(equal.index[~equal]), [])
         self._tell(f"the lake equals the data frame: {len(rows):,} rows, {len(wanted.columns)} columns")
-        table = DeltaTable(f"{self._lake}/messages")  # as any other program reads it
+        table = DeltaTable(f"{self._lake}/messages")  # read as any other program does
         self._expect("rows that another Delta reader finds", table.count(), len(self._keys))
         before = len(table.file_uris())
         done = json.loads(self._do("pipeline", "compact", "--lake", self._lake, "--json"))
@@ -106,7 +106,6 @@ class PipelineRun(Run):
     # -- commands -----------------------------------------------------------------------------------------------------
 
     def _job(self, name: str, *words: str) -> Any:
-        """Run a job on the lake and return its summary."""
         how = ("--lake", self._lake, *words, "--master", self._options.master)
         return json.loads(self._do("pipeline", name, *how, "--json"))
 

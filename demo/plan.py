@@ -1,4 +1,4 @@
-"""The plan of one run: its queues, their binding keys, what each must get, and their consumers."""
+"""The plan of one run: its queues, their binding keys, the flights that each must get, and their consumers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _binding_keys(
 
 
 def matched(binding_keys: Iterable[str], routing_keys: Sequence[str]) -> list[bool]:
-    """Return for every routing key whether any of the binding keys matches it, by code that the broker does not have.
+    """Return for every routing key whether any of the binding keys matches it, by code independent of the broker.
 
     Every word of a key begins with a dot here, so that a key of no words and one of one empty word differ.
     Source: RabbitMQ splits on every dot; an empty word is a word, and the empty key has none.
@@ -101,8 +101,8 @@ def matched(binding_keys: Iterable[str], routing_keys: Sequence[str]) -> list[bo
 def share_out(expected: Sequence[int], pika_consumers: int, aio_consumers: int, aio_part: float) -> list[list[int]]:
     """Return each consumer's queues, by index in the plan: pika's consumers first, evenly, then aio-pika's.
 
-    aio-pika creates a task for every delivery, which costs six times as much as pika's callback; so it gets only its
-    part of the deliveries.
+    aio-pika creates a task for every delivery, which costs six times as much as pika's callback, so its consumers get
+    only `aio_part` of the deliveries.
     """
     parts = [(1 - aio_part) / pika_consumers] * pika_consumers + [aio_part / (aio_consumers or 1)] * aio_consumers
     groups: list[list[int]] = [[] for _ in parts]

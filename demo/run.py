@@ -1,4 +1,4 @@
-"""Flights through one broker, which is killed on the way; the other runs but the page build on it."""
+"""The run with one broker, which is killed; the base class of all other runs except the page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from rich.console import RenderableType
 
 from bench.service import BrokerFailed
-from demo.brokers import Broker, together
+from demo.brokers import Broker, in_parallel
 from demo.clients import PUBLISHERS, Clients, channel_to
 from demo.display import Display, Watch
 from demo.flights import load_frame, routing_keys, write_flights
@@ -23,8 +23,8 @@ from demo.plan import EXCHANGE, QueuePlan, make_plan, matched, routes_of, share_
 from demo.verdict import judge, show_report
 
 AIO_CONSUME_PART = 0.1  # a message costs aio-pika about six times pika's processor time
-LOOK_EVERY_S = 0.2
-LOOK_BEFORE_FAULT_EVERY_S = 0.02  # a small run is short, and the kill has to happen during it
+READ_EVERY_S = 0.2
+READ_BEFORE_FAULT_EVERY_S = 0.02  # a small run is short, and the kill has to happen during it
 QUIET_S = 1.5
 END_TIMEOUT_S = 15.0
 BLAME_AFTER_S = 3.0  # a failing broker closes its connections before it ends
@@ -32,14 +32,14 @@ BLAME_AFTER_S = 3.0  # a failing broker closes its connections before it ends
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """Brokers that are killed, or frozen, when a share of the flights is confirmed, and come back after a while.
+    """Brokers that are killed, or frozen, when the share `at` of the flights is confirmed, for `away_s`.
 
-    Their clients wait for them, or move to the next URL, or they have none.
+    Their clients wait for them ("wait"), or use their next URL ("move"), or there are none ("none").
     """
 
     at: float
     names: Sequence[str]
-    clients: str = "wait"  # or "move" or "none"
+    clients: str = "wait"
     away_s: float = 0.0
     frozen: bool = False
 
@@ -84,30 +84,28 @@ class Run:
         return [] if options.no_kill or options.url else [Fault(options.kill_at, ["broker"])]
 
     def _start(self, stack: ExitStack) -> None:
-        """Start the brokers; the stack stops what they need."""
         if not self._options.url:
             self._brokers["broker"] = Broker("broker", self._options.broker_command, self._folder)
             self._brokers["broker"].start()
 
     def _urls(self, client: int) -> Sequence[str]:
-        """Return where a client connects: first where its queues are, and to the next one after each loss."""
+        """Return the URLs of a client: first the broker of its queues, then the next one after each lost connection."""
         return [self._options.url or self._brokers["broker"].url]
 
     def _await_bindings(self) -> None:
-        """Wait until what is published reaches every binding: at once where publishers and queues share a broker."""
+        """Wait until all bindings are in effect; with one broker they are."""
 
     def _further(self) -> None:
-        """Do what the show does with the broker after all flights were consumed."""
+        """Run the steps of the show that follow when all flights were consumed."""
 
     def _state(self) -> str:
         return ", ".join(f"{name} {broker.state}" for name, broker in self._brokers.items())
 
     def _note(self) -> str:
-        """Return what an event of a fault adds."""
+        """Return a text to append to the event of a fault."""
         return ""
 
     def _above(self) -> RenderableType:
-        """Return what is above the bars."""
         return ""
 
     # -- one run -------------------------------------------------------------------------------------------------------
@@ -121,7 +119,7 @@ class Run:
         self._display = Display(len(self._keys), self._deliveries, options.plain, self._above)
         self._watch = Watch(ledger, self._deliveries, time.monotonic())
         with ExitStack() as stack:
-            for work in (lambda: together(Broker.kill, self._brokers.values()), ledger.stop, self._display.stop):
+            for work in (lambda: in_parallel(Broker.kill, self._brokers.values()), ledger.stop, self._display.stop):
                 stack.callback(work)
             began_s = time.monotonic()
             self._start(stack)
@@ -149,7 +147,7 @@ class Run:
         self._display.event(text)
 
     def _channels(self) -> Iterator[tuple[BlockingChannel, list[QueuePlan]]]:
-        """Yield a channel of every broker that clients connect to, and the queues that it has."""
+        """Yield a channel of every broker that clients connect to, and the queues of that broker."""
         for url, queues in self._homes.items():
             with channel_to(url) as channel:
                 yield channel, queues
@@ -171,7 +169,6 @@ class Run:
                 channel.queue_delete(queue.name)
 
     def _messages_left(self) -> list[int]:
-        """Return how many ready messages are still in each queue of the plan."""
         left: dict[str, int] = {}
         for channel, queues in self._channels():
             for queue in queues:
@@ -179,26 +176,26 @@ class Run:
         return [left[queue.name] for queue in self._plan]
 
     def _stop(self) -> str:
-        """Stop the brokers; return the error, if there is one: the report is shown in either case."""
+        """Stop the brokers; return the text of an error, because the report is shown in any case."""
         if not self._brokers:
             self._delete()
             return ""
         try:
-            together(Broker.end, self._brokers.values())
+            in_parallel(Broker.end, self._brokers.values())
         except BrokerFailed as error:
             return str(error)
         self._tell("all brokers stopped after SIGTERM, with exit code 0")
         return ""
 
     def _watch_until_quiet(self, clients: Clients) -> None:
-        """Show progress and let the faults happen, until everything is delivered and quiet.
+        """Show progress and inject the faults, until everything is delivered and quiet.
 
         Raises: Failed, also when progress stops before everything was confirmed.
         """
         watch, ledger = self._watch, self._ledger
         while True:
             now_s = time.monotonic()
-            _, confirmed, delivered = watch.look(now_s)
+            _, confirmed, delivered = watch.read(now_s)
             self._display.show(watch.seen, self._state())
             self._check(clients)
             for fault, struck_s in [*self._away]:
@@ -210,13 +207,13 @@ class Run:
                 self._strike(self._faults.pop(0))
                 continue
             quiet_s = now_s - watch.moved_s
-            if watch.complete and quiet_s >= QUIET_S and not self._away:  # a surplus copy would come late
+            if watch.complete and quiet_s >= QUIET_S and not self._away:  # a surplus copy would arrive late
                 return
             if quiet_s >= self._options.stall_timeout:
                 if watch.published_s is None:
                     raise Failed(f"nothing moved for {quiet_s:.0f} s: {watch}")
                 return  # the table shows which queues lack messages
-            time.sleep(LOOK_BEFORE_FAULT_EVERY_S if self._faults else LOOK_EVERY_S)
+            time.sleep(READ_BEFORE_FAULT_EVERY_S if self._faults else READ_EVERY_S)
 
     def _check(self, clients: Clients) -> None:
         """Check that brokers and clients are alive, the brokers first: clients fail when one ends."""
@@ -239,14 +236,14 @@ class Run:
         if fault.clients == "move" and not fault.frozen:
             self._ledger.broker_started()
         self._away.append((fault, time.monotonic()))
-        self._display.show(self._watch.look(time.monotonic()), self._state())
+        self._display.show(self._watch.read(time.monotonic()), self._state())
         self._tell(f"{fault} {'frozen with SIGSTOP' if fault.frozen else 'killed with -9'}: {self._watch}{note}")
 
     def _bring_back(self, fault: Fault) -> None:
         if fault.frozen:
-            self._ledger.broker_dying()  # the broker closes its clients when it wakes
+            self._ledger.broker_dying()  # the broker closes its connections when it continues
         began_s = time.monotonic()
-        together(Broker.come_back, [self._brokers[name] for name in fault.names])
+        in_parallel(Broker.resume, [self._brokers[name] for name in fault.names])
         now_s = self._watch.moved_s = time.monotonic()  # the time without a broker is no stall
         if fault.frozen or fault.clients == "wait":
             self._ledger.broker_started()

@@ -1,7 +1,7 @@
-"""The expected and the received messages of every queue, and the table, the rates and the failures at the end.
+"""Compares the expected and the received messages of every queue, and prints the report of a run.
 
-A verdict is an array of numbers, one for each of COLUMNS; `duplicates` are all copies beyond the first, `unexplained`
-those without a reason: not flagged as redelivered after a kill, and of a flight that had not been published again.
+A verdict is an array of numbers, one for each of COLUMNS. `duplicates` are all copies beyond the first, `unexplained`
+those that are not flagged as redelivered after a kill, and whose flight was not published again.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ WORST_QUEUES = 10
 def judge(ledger: Ledger, hits: Any, keys: Sequence[str], left: Sequence[int], killed: bool) -> Any:
     """Return a verdict on every queue, counted as distinct flights.
 
-    Shapes: `hits` says of each queue which of the distinct keys, in order, it must get; `left` has its messages left.
+    Shapes: `hits` says for each queue which of the sorted distinct keys it must get; `left` has its remaining messages.
     Cost: a pass over two bytes per queue and flight.
     """
     _, key_of_row = np.unique(keys, return_inverse=True)
@@ -45,7 +45,7 @@ def judge(ledger: Ledger, hits: Any, keys: Sequence[str], left: Sequence[int], k
 def show_report(plan: Sequence[QueuePlan], verdicts: Any, ledger: Ledger, watch: Watch, unstopped: str) -> bool:
     """Print the table, the rates and the verdict; return whether the brokers kept their guarantees.
 
-    `unstopped` is why a broker did not stop.
+    `unstopped` is the error of a broker that did not stop, or an empty text.
     """
     published, resent, confirmed, refused, returned, delivered, _, altered, _ = map(ledger.total, Count)
     rows = []

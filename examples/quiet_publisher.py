@@ -1,6 +1,6 @@
-"""Publish the prices of stocks that somebody wants, and stay silent while nobody listens.
+"""Publish the prices of the stocks that consumers want, and publish nothing while there are none.
 
-Run it against a broker of an overlay in which the exchange `stocks` takes part:
+Run it against a broker of an overlay whose exchanges include `stocks`:
 
     python examples/quiet_publisher.py amqp://guest:guest@localhost/%2F
 
@@ -44,7 +44,7 @@ def main() -> None:
     channel.queue_bind(feed, "amq.slotmq.interest", "stocks")  # the routing key is the name of the exchange
     wanted: set[str] = set()
 
-    def told(_channel: Any, _deliver: Any, _properties: Any, body: bytes) -> None:
+    def on_interest(_channel: Any, _deliver: Any, _properties: Any, body: bytes) -> None:
         pattern = body[1:].decode()
         if body[:1] == b"1":
             wanted.add(pattern)
@@ -53,7 +53,7 @@ def main() -> None:
             wanted.discard(pattern)
             print("not wanted any more", pattern, flush=True)
 
-    channel.basic_consume(feed, told, auto_ack=True)
+    channel.basic_consume(feed, on_interest, auto_ack=True)
     for number in itertools.count(1):
         connection.process_data_events(time_limit=0.1)
         for stock in STOCKS:

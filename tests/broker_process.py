@@ -1,4 +1,4 @@
-"""The broker as a subprocess: started on a free port, killed, restarted on the same folder, stopped in order."""
+"""The broker as a subprocess: started on a free port, killed, restarted on the same folder, stopped cleanly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.fork_server import ForkedProcess
 
 PROJECT = Path(__file__).resolve().parent.parent
 PACKAGE = Path(broker.__file__).resolve().parent.parent
-"""Where the package under test is: the project, or the folder it was compiled into."""
+"""The folder of the package under test: the project, or the folder it was compiled into."""
 RESERVE_BYTES = str(1 << 20)  # pytest keeps the folders of many tests for a while
 WITHOUT_HTTP = {"SLOTMQ_HTTP__ENABLED": "false", "SLOTMQ_METRICS__ENABLED": "false"}
 READY_LINE = re.compile(r"amqp://(?P<host>[\w.\-\[\]:]+?):(?P<port>\d+)/ \(user (?P<user>\S+)\)")
@@ -55,7 +55,7 @@ class BrokerProcess:
     def __init__(
         self, folder: Path, *options: str, environment: Mapping[str, str] | None = None, fresh: bool = False
     ) -> None:
-        """`fresh` starts a Python of its own, as a user does; a variable for Python does too."""
+        """`fresh` starts a new interpreter instead of forking; a PYTHON* variable in `environment` does, too."""
         self.folder = folder
         self.options = options
         self.environment = dict(environment or {})
@@ -76,7 +76,7 @@ class BrokerProcess:
         return self.wait_ready()
 
     def wait_ready(self) -> BrokerProcess:
-        """Return after the ready line of a process that was spawned."""
+        """Wait for the ready line of a spawned process."""
         end = time.monotonic() + DEADLINE_S
         while True:
             found = READY_LINE.search(self.stdout())
@@ -92,7 +92,7 @@ class BrokerProcess:
             time.sleep(PAUSE_S)
 
     def spawn(self, *options: str) -> None:
-        """Start the process and return at once, for brokers that are expected to refuse to run."""
+        """Start the process without waiting, for brokers that are expected to refuse to run."""
         assert self.process is None, "still running"
         self.starts += 1
         words = ["serve", "--port", "0", "--data-dir", str(self.folder)]
@@ -125,18 +125,17 @@ class BrokerProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether the process runs."""
         return self.process is not None and self.process.poll() is None
 
     def kill(self) -> None:
-        """End the process by SIGKILL, whatever it is doing."""
+        """End the process by SIGKILL."""
         if self.process is not None:
             self.process.kill()
             self.process.wait()
             self.process = None
 
     def restart(self, *options: str, kill: bool = True) -> BrokerProcess:
-        """Kill the process if it runs, or stop it in order, and start one on the same folder."""
+        """Kill the process if it runs, or stop it cleanly, and start one on the same folder."""
         if not kill:
             assert self.terminate() == 0, self.stderr()
         self.kill()
@@ -160,7 +159,7 @@ class BrokerProcess:
     # ---- output
 
     def stdout(self) -> str:
-        """Everything the last start printed."""
+        """Return the standard output since the last start."""
         return self._output("out").read_text(encoding="utf-8", errors="replace")
 
     def http_url(self, login: str = "guest:guest") -> str:
@@ -168,7 +167,7 @@ class BrokerProcess:
         return f"http://{login}@{self.stdout().partition('HTTP at http://')[2].partition('/')[0]}"
 
     def stderr(self) -> str:
-        """Everything the last start logged."""
+        """Return the log since the last start."""
         return self._output("err").read_text(encoding="utf-8", errors="replace")
 
     def log_events(self) -> list[dict[str, Any]]:

@@ -1,4 +1,4 @@
-"""Real files for tests of what waits for the disk."""
+"""Real files that are not in the page cache, for tests of code that waits for the disk."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from broker.store.files import File, Files
 
 
 class ColdFiles(Files):
-    """Real files of which the page cache has nothing, as far as can be seen; or it has them at some looks, in turn."""
+    """Real files that seem to be missing in the page cache, at every read or at those where `warm` is false in turn."""
 
     def __init__(self, *warm: bool) -> None:
         self.warm = cycle(warm or (False,))
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> File:
-        """Open a file."""
         return ColdFile(super().open(path, write=write, create=create), self)
 
 
@@ -29,5 +28,5 @@ class ColdFile(File):
         self._files = files
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """Return nothing, or what the page cache has."""
+        """Return the cached bytes at a warm read, otherwise None."""
         return super().read_cached(offset, size) if next(self._files.warm) else None

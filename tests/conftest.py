@@ -1,4 +1,4 @@
-"""Fixtures of every client-level test: a broker, and unique names. And how `make test` divides the tests in two.
+"""Fixtures of all tests with clients: a broker, and unique names. Divides the tests between two processes.
 
 No test depends on the machine: Hypothesis has no deadline, and with TEST_PORTS_TAKEN no default port is free.
 """
@@ -41,7 +41,7 @@ settings.load_profile("any machine")
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Take the default ports as another broker would, so that a test that uses one fails; .ci/run asks for it."""
+    """Bind the default ports with TEST_PORTS_TAKEN, so that a test that uses one fails; .ci/run sets it."""
     if not os.environ.get("TEST_PORTS_TAKEN") or hasattr(config, "workerinput"):
         return
     for port in DEFAULT_PORTS:
@@ -50,7 +50,7 @@ def pytest_configure(config: pytest.Config) -> None:
         try:
             taken.bind(("127.0.0.1", port))
             taken.listen()
-        except OSError:  # another broker does run
+        except OSError:  # another broker runs
             continue
 
 
@@ -59,7 +59,7 @@ SELECTION: Final = (
     "tests/integration/test_restart.py",
     "tests/unit/test_compiled.py",
 )
-"""What `make test` also runs interpreted, to prove that broker too."""
+"""Tests that `make test` also runs interpreted, to test that broker, too."""
 
 
 # ---- the tests of the interpreted broker, after all others on the compiled one
@@ -67,20 +67,20 @@ SELECTION: Final = (
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option of the second part of `make test`."""
-    parser.addoption("--interpreted", action="store_true", help="run what is marked so, and what proves that broker")
+    parser.addoption("--interpreted", action="store_true", help="run only tests with this mark, and a selection")
 
 
 # ---- the division of the tests in two processes, by pytest-xdist
 
 
 def unit_of(nodeid: str) -> str:
-    """Return what runs in one process: the file of a test, or its folder if that shares an expensive fixture."""
+    """Return the unit that runs in one process: a test's file, or its folder if that shares an expensive fixture."""
     return next((folder for folder in SHARED_FOLDERS if nodeid.startswith(folder)), nodeid.partition("::")[0])
 
 
 @pytest.hookimpl(trylast=True)  # after pytest-randomly
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Begin with the units that have slow tests, so that at the end no process waits long for the other."""
+    """Sort units with slow tests first, so that at the end neither process waits long for the other."""
     if config.getoption("interpreted", default=False):
         others = [item for item in items if not _proves_interpreted(item)]
         config.hook.pytest_deselected(items=others)
@@ -108,18 +108,18 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Hand out unit after unit, in the order of the collection."""
+    """Schedule one unit after the other, in the order of the collection."""
     from xdist.scheduler import LoadScopeScheduling
 
     class UnitScheduling(LoadScopeScheduling):
-        def _split_scope(self, nodeid: str) -> str:  # what xdist's own schedulers override, too
+        def _split_scope(self, nodeid: str) -> str:  # xdist's own schedulers override it, too
             return unit_of(nodeid)
 
     config.option.loadscopereorder = False
     return UnitScheduling(config, log)
 
 
-# ---- nothing takes the place of what compiled code calls without looking
+# ---- no replacement of functions that compiled code calls directly
 
 
 _replace: Final = pytest.MonkeyPatch.setattr

@@ -1,4 +1,4 @@
-"""Takes the output of a connection machine for tests: counts how often the machine reported output."""
+"""An output taker for tests, which counts the reports of waiting output."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from broker.amqp.output import OutputTaker
 
 
 class CountingTaker(OutputTaker):
-    """Leaves the output where it is."""
+    """Leaves the output in the connection machine."""
 
     def __init__(self) -> None:
         self.told = 0

@@ -11,12 +11,12 @@ from typing import TypeVar
 Value = TypeVar("Value")
 
 DEADLINE_S = 120.0
-"""How long anything may take on a machine that runs other work as well; no test passes by using it up."""
+"""The limit for any wait, on a machine with other work; a test that passes never reaches it."""
 PAUSE_S = 0.01
 
 
 def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DEADLINE_S) -> Value:
-    """Return the first true value of `condition`, or fail with the text `what`."""
+    """Return the first true value of `condition`; fail with the text `what` after the deadline."""
     end = time.monotonic() + deadline_s
     while True:
         value = condition()
@@ -28,7 +28,7 @@ def wait_until(condition: Callable[[], Value], what: str, deadline_s: float = DE
 
 
 async def wait_until_async(condition: Callable[[], object], what: str, deadline_s: float = DEADLINE_S) -> None:
-    """Return once `condition`, or what it returns to be awaited, is true, or fail with the text `what`."""
+    """Wait until `condition`, or the awaitable it returns, is true; fail with the text `what` after the deadline."""
     end = time.monotonic() + deadline_s
     while True:
         value = condition()

@@ -14,7 +14,7 @@ LOG = "_delta_log"
 
 @dataclass
 class DeltaTableLog:
-    """The state of a table: the fold of all its log entries, none of which may be missing."""
+    """The state of a table after all its log entries, none of which may be missing."""
 
     files: dict[str, dict[str, Any]] = field(default_factory=dict)  # the actions `add`, by path
     removed: set[str] = field(default_factory=set)
@@ -23,16 +23,16 @@ class DeltaTableLog:
 
     @classmethod
     def read(cls, table: Path) -> DeltaTableLog:
-        """Return the fold of a table's log."""
+        """Read all entries of a table's log."""
         made = cls()
         for path in sorted((table / LOG).glob("*.json")):
             assert int(path.stem) == made.entries, path
             made.entries += 1
             for line in path.read_text(encoding="utf-8").splitlines():
-                made._take(json.loads(line))
+                made._apply(json.loads(line))
         return made
 
-    def _take(self, action: dict[str, Any]) -> None:
+    def _apply(self, action: dict[str, Any]) -> None:
         match action:
             case {"add": {"path": path} as added}:
                 self.files[path] = added
@@ -64,5 +64,5 @@ def messages_of(lake: Path, column: str = "offset") -> list[Any]:
 def orphans_of(table: Path) -> set[str]:
     """Return the Parquet files in a table's folder that no entry adds."""
     log = DeltaTableLog.read(table)
-    there = {path.relative_to(table).as_posix() for path in table.rglob("date=*/*.parquet")}
-    return there - set(log.files) - log.removed
+    existing = {path.relative_to(table).as_posix() for path in table.rglob("date=*/*.parquet")}
+    return existing - set(log.files) - log.removed

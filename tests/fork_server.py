@@ -1,10 +1,10 @@
-"""A process that has imported the broker and forks for each start: imports are most of the CPU time of a start.
+"""Starts brokers by forking a process that has imported the broker: imports take most of a start's CPU time.
 
-This file is also the program of that process. Each broker has a socket, which the asker passes on with the files for
-the output. Over it go the arguments, environment and folder as a line of JSON, then the pid and the exit code, which
-is that of `subprocess`.
+This file is also the program of that process. A request passes it three descriptors: a socket and the files for stdout
+and stderr. Over the socket, the client sends arguments, environment and folder as a line of JSON, and receives the pid
+and later the exit code in the form of `subprocess`.
 
-Forked brokers share the seed of `hash()`; tests of what depends on it, on sys.path or on /proc need a fresh process.
+Forked brokers have the same seed of `hash()`; tests that depend on it, on sys.path or on /proc need a new process.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ForkedProcess:
     ) -> None:
         self.args = list(words)
         self.returncode: int | None = None
-        self._lock = threading.Lock()  # tests wait in one thread and look in another
+        self._lock = threading.Lock()  # tests call `wait` and `poll` in different threads
         self._link, child = socket.socketpair()
         with child:
             files = [child.fileno(), out.fileno(), err.fileno()]
@@ -90,7 +90,7 @@ class ForkedProcess:
 
 @functools.cache
 def _control(package: Path) -> socket.socket:
-    """Start the fork server of a package, which ends with this process, and return the socket for requests."""
+    """Start a fork server, which ends with this process, for a package folder; return the socket for requests."""
     ours, its = socket.socketpair()
     ours_only = ("SLOTMQ_", "RABBITMQ_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(ours_only)}
@@ -111,40 +111,40 @@ def _control(package: Path) -> socket.socket:
 
 
 class ForkServer:
-    """Forks brokers, and reports how they ended."""
+    """Forks brokers, and reports their exit codes."""
 
     def __init__(self, control: socket.socket) -> None:
         self._control = control
-        self._askers: dict[int, socket.socket] = {}
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal: brokers and the asker get it too
+        self._clients: dict[int, socket.socket] = {}
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl+C signals the brokers and the client too
         signal.signal(signal.SIGCHLD, self._reap)
 
     def next_broker(self) -> dict[str, Any]:
-        """Fork for each request; return what was requested, in the new process. End when the asker has gone."""
+        """Fork for each request; in the child, return the request. Exit when the client closes its socket."""
         while True:
             data, files, *_ = socket.recv_fds(self._control, 1, 3)
             if not data:
                 os._exit(0)
-            asker = socket.socket(fileno=files[0])
+            client = socket.socket(fileno=files[0])
             signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])  # until the pid is known
             pid = os.fork()
             if not pid:
-                return self._begin(asker, *files[1:])
-            self._askers[pid] = asker
+                return self._begin(client, *files[1:])
+            self._clients[pid] = client
             for file in files[1:]:
                 os.close(file)
-            asker.sendall(NUMBER.pack(pid))
+            client.sendall(NUMBER.pack(pid))
             signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
-    def _begin(self, asker: socket.socket, out: int, err: int) -> dict[str, Any]:
-        """Leave nothing of the server in the new process."""
+    def _begin(self, client: socket.socket, out: int, err: int) -> dict[str, Any]:
+        """Release the server's resources in the child, and return the request."""
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-        with asker, asker.makefile() as lines:
+        with client, client.makefile() as lines:
             request: dict[str, Any] = json.loads(lines.readline())
         self._control.close()
-        for other in self._askers.values():
+        for other in self._clients.values():
             other.close()
         for file, stream in ((out, 1), (err, 2)):
             os.dup2(file, stream)
@@ -152,16 +152,16 @@ class ForkServer:
         return request
 
     def _reap(self, *_signal: object) -> None:
-        while self._askers:
+        while self._clients:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            with self._askers.pop(pid) as asker, contextlib.suppress(OSError):
-                asker.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
+            with self._clients.pop(pid) as client, contextlib.suppress(OSError):
+                client.sendall(NUMBER.pack(os.waitstatus_to_exitcode(status)))
 
 
 def serve() -> NoReturn:
-    """Import what a start imports; then serve, and be a broker in each child."""
+    """Import all modules that a start needs; then serve requests, and run the broker in each child."""
     import uvloop  # noqa: F401
 
     import broker.cli.parser

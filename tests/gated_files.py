@@ -1,4 +1,4 @@
-"""Real files, of which one kind of call waits for the test, and may fail then."""
+"""Real files on which a test can block one kind of call and let it fail."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ NO_SPACE = "No space left on device"
 
 
 def of_log(path: Path) -> bool:
-    """Return whether a file is one of the log."""
+    """Return whether a file belongs to the log."""
     return path.parent.name == "log"
 
 
 class GatedFiles(Files):
-    """Files whose gated calls wait until the gate is open, which it is at first, and fail while `fails` has a reason.
+    """Files whose gated calls wait until the gate is open, as it is at first, and fail while `fails` has a reason.
 
-    The gated `call` is open, write, sync, remove, rename or sync_folder, of the files that `gated` chooses.
-    Units: ``arrived`` counts the gated calls that began, ``passed`` those that may continue; ``held`` are open files.
+    Shapes: ``call`` is the gated call: open, write, sync, remove, rename or sync_folder; it is gated for files chosen
+    by ``gated``. ``arrived`` counts the gated calls, ``passed`` those that continued; ``held`` counts open gated files.
     """
 
     def __init__(self, call: str = "sync", gated: Callable[[Path], bool] = of_log) -> None:
@@ -33,7 +33,7 @@ class GatedFiles(Files):
         self.gate = threading.Event()
         self.gate.set()
         self.reached = threading.Event()
-        self.stepwise = False  # each call closes the gate behind it
+        self.stepwise = False  # each call that passes closes the gate
         self.fails = ""
         self.arrived = self.passed = self.held = 0
 

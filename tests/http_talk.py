@@ -1,4 +1,4 @@
-"""An HTTP client for tests: http.client where it suffices, a plain socket for everything else."""
+"""An HTTP client for tests: http.client where that suffices, otherwise a plain socket."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ GUEST = ("guest", "guest")
 
 
 @dataclass(frozen=True)
-class Said:
-    """A response. Shapes: header names are in lower case."""
+class Response:
+    """An HTTP response. Shapes: header names are in lower case."""
 
     status: int
     headers: Mapping[str, str]
@@ -35,13 +35,13 @@ class Said:
 
     @property
     def refusal(self) -> tuple[int, str, str]:
-        """Return status, error and reason of a refusal."""
+        """Return the status, error and reason of an error response."""
         assert set(self.json) == {"error", "reason"}
         return self.status, self.json["error"], self.json["reason"]
 
 
 def basic(user: tuple[str, str] | None) -> dict[str, str]:
-    """Return the Authorization header of a login."""
+    """Return the Authorization header of a user, none without a user."""
     return {} if user is None else {"Authorization": "Basic " + b64encode(":".join(user).encode()).decode()}
 
 
@@ -56,23 +56,23 @@ class Web:
         else:
             self.connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=DEADLINE_S, context=context)
 
-    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+    def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """Send a request; a body that is neither bytes nor an iterator of bytes is sent as JSON."""
         sent = json.dumps(body).encode() if isinstance(body, dict) else body
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         self.connection.request(method, path, sent, {**basic(self.user), **named})
         answer = self.connection.getresponse()
-        said = Said(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
+        said = Response(answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read())
         if answer.will_close:
             self.connection.close()
         return said
 
-    def get(self, path: str, **headers: str) -> Said:
+    def get(self, path: str, **headers: str) -> Response:
         """Send a GET request."""
         return self.ask("GET", path, **headers)
 
-    async def later(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
-        """Send a request in a thread, because the broker runs in this one."""
+    async def later(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
+        """Send a request in another thread, because the broker runs in this one."""
         return await asyncio.to_thread(self.ask, method, path, body, **headers)
 
     def close(self) -> None:
@@ -80,8 +80,8 @@ class Web:
         self.connection.close()
 
 
-async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **options: Any) -> Said:
-    """Send one request on a connection of its own, as `user`."""
+async def ask(broker: BrokerServer, method: str, path: str, body: Any = None, **options: Any) -> Response:
+    """Send one request on a new connection, as `user`."""
     web = Web(broker.manage.port(), options.pop("user", GUEST))
     try:
         return await web.later(method, path, body, **options)
@@ -120,6 +120,6 @@ def request(method: str, path: str, user: tuple[str, str] | None = GUEST, **head
     return "\r\n".join([*lines, "", ""]).encode()
 
 
-async def talks_end(broker: BrokerServer) -> None:
+async def await_no_clients(broker: BrokerServer) -> None:
     """Wait until the broker has no HTTP connections."""
-    await wait_until_async(lambda: not broker.manage.clients(), "no conversation is left")
+    await wait_until_async(lambda: not broker.manage.clients(), "the broker has no HTTP connections")

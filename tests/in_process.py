@@ -1,4 +1,4 @@
-"""A broker in the test's own loop, for tests that inspect it or count its work."""
+"""A broker in the test's event loop, for tests that inspect it or count its work."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from broker.store.files import Files
 from broker.testing import Broker as Timed
 from broker.testing import VirtualClock
 
-RESERVE_BYTES = 1 << 20  # of each test's folder, which pytest keeps for a while
+RESERVE_BYTES = 1 << 20  # in each test's folder; pytest keeps the last folders
 WITHOUT_HTTP: Any = {"http": {"enabled": False}, "metrics": {"enabled": False}}
-"""Sections of the settings of a broker that is not asked over HTTP."""
+"""Sections of the settings that turn HTTP off."""
 
 
 @asynccontextmanager
 async def running_broker(
     folder: Path, files: Files | None = None, **sections: dict[str, Any]
 ) -> AsyncIterator[BrokerServer]:
-    """Yield a broker on a free port with its data in `folder`, on `files` or real ones, and stop it in order."""
+    """Yield a broker on a free port with its data in `folder`, on `files` or real ones, and stop it cleanly."""
     server = {"port": 0, "data_dir": folder, **sections.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **sections.pop("store", {})}
     broker = BrokerServer(Settings(**{**WITHOUT_HTTP, **sections, "server": server, "store": store}), files)
@@ -39,7 +39,7 @@ async def running_broker(
 
 
 def timed_broker(folder: Path, clock: VirtualClock | None = None, **sections: dict[str, Any]) -> Timed:
-    """Return a broker context with a clock that the test moves, with its data in `folder` and on real files."""
+    """Return a broker context with a clock that the test advances, with real files in `folder`."""
     return Timed(server={"data_dir": folder, **sections.pop("server", {})}, files=Files(), clock=clock, **sections)
 
 
@@ -64,14 +64,14 @@ async def told(broker: BrokerServer, verb: str, **arguments: Any) -> Any:
 
 
 def end_of(connection: Any) -> asyncio.Future[Any]:
-    """Return the error that ends a connection of aio-pika."""
+    """Return a future of the error that ends an aio-pika connection."""
     ended = asyncio.get_running_loop().create_future()
 
-    def heard(_connection: Any, error: Any) -> None:
+    def closed(_connection: Any, error: Any) -> None:
         if not ended.done():
             ended.set_result(error)
 
-    connection.close_callbacks.add(heard)
+    connection.close_callbacks.add(closed)
     return ended
 
 

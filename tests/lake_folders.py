@@ -1,4 +1,4 @@
-"""Lakes with invented messages, written as an archive writes them, without Spark."""
+"""Lakes of test messages, written without Spark in the form of an archive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HeldBrokers of single vhosts in real brokers, and copies of brokers as after kill -9."""
+"""Overlays of single vhosts in real brokers, and copies of brokers as after kill -9."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ ALL = 1 << 60
 COPIES = count()
 
 
-def overlay_of(broker: Broker, pattern: str = "*", vhost: str = "/") -> VhostOverlay:
-    """Return the overlay of a vhost, whose exchanges with matching names take part; no one schedules its turns."""
+def overlay_of(broker: Broker, pattern: str = "*") -> VhostOverlay:
+    """Return an overlay of the vhost "/" and its exchanges with matching names; its turns are not scheduled."""
     names = lambda name: bool(name) and not name.startswith("amq.") and fnmatchcase(name, pattern)  # noqa: E731
-    overlay = VhostOverlay(broker.server.vhosts[vhost], names, lambda: None)
+    overlay = VhostOverlay(broker.server.vhosts["/"], names, lambda: None)
     overlay.begin()
     return overlay
 
 
 async def recover(stream: ExchangeLog) -> ExchangeLog:
-    """Return a stream once it knows the changes of its vector."""
+    """Wait until a stream has read the changes of its vector, and return it."""
     recovered = asyncio.Event()
     stream.recover(recovered.set)
     await recovered.wait()
@@ -37,7 +37,7 @@ async def recover(stream: ExchangeLog) -> ExchangeLog:
 
 
 async def read(stream: ExchangeLog, first: int = 1, last: int = ALL, limit_bytes: int = ALL) -> list[Element]:
-    """Return the elements of a stream, however many reads that takes."""
+    """Return the elements of a stream, in as many reads as necessary."""
     elements: list[Element] = []
     ready = asyncio.Event()
     stream.when_ready(ready.set)
@@ -62,7 +62,7 @@ def told(elements: Iterable[Element]) -> list[tuple[int, str]]:
 async def pass_on(
     source: VhostOverlay, to: VhostOverlay, exchange: str = "x", first: int = 1, start: int | None = None
 ) -> int:
-    """Publish the stream of the leaf `pb` at another broker from a number on, and return the last number."""
+    """Publish a stream from a number on at another broker as leaf `pb`, and return the last number."""
     for element in await read(source.streams[exchange], first):
         if isinstance(element, Data):
             to.ingress.publish(StreamName("pb", Space(to.vhost.name, exchange)), element, start)
@@ -71,7 +71,7 @@ async def pass_on(
 
 @asynccontextmanager
 async def crashed(broker: Broker, tmp_path: Path) -> AsyncIterator[Broker]:
-    """Yield a broker on what is on disk now, as after kill -9."""
+    """Yield a broker on a copy of the data folder, as after kill -9."""
     folder = tmp_path / f"crashed-{next(COPIES)}"
     await asyncio.to_thread(shutil.copytree, broker.settings.server.data_dir, folder)
     window = {"window_messages": broker.settings.slots.window_messages}

@@ -1,4 +1,4 @@
-"""The broker's own objects in this process, and what they take."""
+"""The memory of the broker's objects in this process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["own_bytes"]
 
 
 def own_bytes(new: list[Any], known: set[int]) -> Counter[str]:
-    """Return the bytes by type of the broker's objects among `new`, with the values that they alone hold."""
+    """Return the bytes by type of the broker's objects in `new` and their referents, except those in `known`."""
     sizes: Counter[str] = Counter()
     counted = set(known)
     for one in new:
@@ -24,6 +24,6 @@ def own_bytes(new: list[Any], known: set[int]) -> Counter[str]:
 
 
 def of_the_broker(held: object) -> bool:
-    """Return whether an object is one of the broker's, or a plain value."""
+    """Return whether an object is of a class of the broker or a builtin type."""
     kind = type(held)
     return kind.__module__ == "builtins" or kind.__module__.startswith("broker.")

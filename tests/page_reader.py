@@ -11,7 +11,7 @@ VOID: Final = {"meta", "br", "!doctype"}
 
 
 class PageReader(HTMLParser):
-    """Parses a page, and fails if an element is not closed in order."""
+    """Parses a page. Raises: AssertionError when elements are not closed in order."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

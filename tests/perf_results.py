@@ -1,4 +1,4 @@
-"""Invented results of runs, for tests of their presentation."""
+"""Made-up results of runs, to test their presentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs `slotmq perf` as users do."""
+"""Runs `slotmq perf` in a process."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class PerfRun:
     """A `slotmq perf` process that has ended."""
 
     def __init__(self, *words: str, limit: int | None = None, kind: str = "") -> None:
-        """Run it; `limit` is its limit of open files, both or of a kind (-S, -H)."""
+        """Run it; `limit` limits its open files, with `kind` only the soft (-S) or hard (-H) limit."""
         started = command(*words)
         if limit is not None:
             started = ["sh", "-c", f'ulimit {kind} -n {limit}; exec "$@"', "sh", *started]
@@ -33,6 +33,6 @@ class PerfRun:
 
     @property
     def line(self) -> str:
-        """Return the one line of the error."""
+        """Return the error, which must be one line."""
         assert self.err.count("\n") == 1, self.err
         return self.err.strip()

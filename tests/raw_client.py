@@ -1,6 +1,6 @@
-"""A raw-socket AMQP client that sends exactly the bytes that a test gives it.
+"""An AMQP client on a raw socket that sends exactly the given bytes.
 
-It must never import the broker: a test that speaks the broker's own codec proves nothing about either.
+It must not import the broker: a test that uses the broker's codec cannot find errors in it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
 SILENCE_S = 20.0
-"""How long a broker may take to answer anything on a machine that runs other work as well."""
+"""The limit of a broker's answers, generous for busy machines."""
 
 Reply = TypeVar("Reply")
 
@@ -40,7 +40,7 @@ class PeerGone(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """One frame: a method (bytes if pamqp cannot decode it), a content header, body bytes, nothing for a heartbeat."""
+    """One frame: a method (bytes if pamqp cannot decode it), a content header, body bytes, or None for a heartbeat."""
 
     type: int
     channel: int
@@ -79,7 +79,7 @@ def publish_frames(
     immediate: bool = False,
     piece_bytes: int = 4088,
 ) -> bytes:
-    """Return everything that one basic.publish sends: method, header, and the body in pieces."""
+    """Return the frames of one basic.publish: method, header, and the body in pieces."""
     publish = commands.Basic.Publish(
         exchange=exchange, routing_key=routing_key, mandatory=mandatory, immediate=immediate
     )
@@ -136,7 +136,7 @@ class RawClient:
         return taken
 
     def take_unread(self) -> bytes:
-        """Return the bytes that have arrived beyond the last frame; the caller reads the socket from now on."""
+        """Return the buffered bytes after the last frame; from now on the caller reads the socket."""
         unread, self._buffer = self._buffer, b""
         return unread
 
@@ -145,7 +145,7 @@ class RawClient:
         return bool(self._buffer) or bool(select.select([self.socket], [], [], timeout_s)[0])
 
     def read_protocol_header(self) -> bytes:
-        """Return the eight bytes with which a broker refuses a protocol version."""
+        """Return the protocol header with which a broker refuses a protocol version."""
         return self._read(8)
 
     def receive(self) -> Received:
@@ -252,7 +252,7 @@ class RawClient:
     ) -> RawClient:
         """Do the whole handshake (None: accept the broker's offer) and return this client.
 
-        After an error the socket is closed: who catches it has no client to close.
+        After an error, the socket is closed: the caller has no client to close.
         """
         try:
             self.greet()
@@ -293,7 +293,7 @@ class RawClient:
         return str(self.call(channel, declare, commands.Queue.DeclareOk).queue)
 
     def expect_connection_close(self, reply_code: int) -> commands.Connection.Close:
-        """Return the broker's connection.close of this code, answer it, and check that the connection ends."""
+        """Return the broker's connection.close with this code, answer it, and check that the connection ends."""
         close = self.expect(commands.Connection.Close, 0)
         assert close.reply_code == reply_code, f"expected {reply_code}, got {close.reply_code} {close.reply_text!r}"
         self.method(0, commands.Connection.CloseOk())
@@ -301,21 +301,21 @@ class RawClient:
         return close
 
     def expect_channel_close(self, channel: int, reply_code: int) -> commands.Channel.Close:
-        """Return the broker's channel.close of this code and answer it."""
+        """Return the broker's channel.close with this code, and answer it."""
         close = self.expect(commands.Channel.Close, channel)
         assert close.reply_code == reply_code, f"expected {reply_code}, got {close.reply_code} {close.reply_text!r}"
         self.method(channel, commands.Channel.CloseOk())
         return close
 
     def close(self) -> None:
-        """Close the connection in order; after close-ok either side may close the socket first."""
+        """Close the connection cleanly; after close-ok, either side may close the socket first."""
         close = commands.Connection.Close(reply_code=200, reply_text="bye", class_id=0, method_id=0)
         self.call(0, close, commands.Connection.CloseOk)
         self.socket.close()
 
 
 def described(received: Received) -> str:
-    """Return a text of a frame, with every field of a method."""
+    """Return a description of a frame, with every field of a method."""
     value = received.value
     fields = {name: value[name] for name in value.attributes()} if hasattr(value, "attributes") else ""
     if isinstance(value, bytes):

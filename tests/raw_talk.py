@@ -1,4 +1,4 @@
-"""Raw clients of a broker in the test's own loop: clients run in threads, and a failed broker ends the conversation."""
+"""Raw clients in threads, for a broker in the test's event loop; if the broker fails, their work ends."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ Value = TypeVar("Value")
 Sections: TypeAlias = Mapping[str, Mapping[str, Any]]
 
 PUBLISHING = 100
-"""The channel on which messages are published, opened and closed again each time."""
+"""The channel of `publish`, which opens and closes it each time."""
 
 
 @asynccontextmanager
 async def mortal_broker(
     folder: Path, sections: Sections | None = None, *, files: Files | None = None, crash: bool = False
 ) -> AsyncIterator[BrokerServer]:
-    """Yield a broker and stop it in order; one that failed, or is to crash, is only detached."""
+    """Yield a broker and stop it cleanly; drop it instead if it failed or `crash` is set."""
     given: dict[str, Any] = {**(sections or {})}
     server = {"port": 0, "data_dir": folder, **given.pop("server", {})}
     store = {"reserve_bytes": RESERVE_BYTES, **given.pop("store", {})}
@@ -46,7 +46,7 @@ async def mortal_broker(
 
 
 async def drop(broker: BrokerServer) -> None:
-    """Detach a broker as the end of its process would: it writes and sends nothing more."""
+    """End a broker as if its process died: it writes and sends nothing more."""
     broker._fail(RuntimeError("dropped by the test"))
     broker.listener.refuse_new()
     broker._timers.close()
@@ -62,7 +62,7 @@ async def drop(broker: BrokerServer) -> None:
 
 
 async def talk(broker: BrokerServer, work: Callable[..., Value], *arguments: Any) -> Value:
-    """Run a conversation in a thread and return its result; if the broker fails meanwhile, the test fails."""
+    """Run a client's work in a thread and return its result. Raises: AssertionError if the broker fails."""
     talking = asyncio.create_task(asyncio.to_thread(work, *arguments))
     failed = asyncio.create_task(broker.wait_failed())
     await asyncio.wait({talking, failed}, return_when=asyncio.FIRST_COMPLETED)
@@ -94,7 +94,7 @@ def declare(client: RawClient, *names: str, durable: bool = False, fanout: bool 
 
 
 def publish(client: RawClient, key: str, bodies: Sequence[bytes], *, exchange: str = "", mode: int = 2) -> None:
-    """Publish messages and return when all are confirmed."""
+    """Publish messages and wait for all confirms."""
     client.open_channel(PUBLISHING)
     client.call(PUBLISHING, commands.Confirm.Select(), commands.Confirm.SelectOk)
     properties = commands.Basic.Properties(delivery_mode=mode)
@@ -111,7 +111,7 @@ def receive(client: RawClient, count: int) -> list[tuple[commands.Basic.Deliver,
 
 
 def consume(client: RawClient, queue: str, count: int) -> list[bytes]:
-    """Consume without acks and return the bodies of this many messages."""
+    """Consume this many messages without acks, and return their bodies."""
     client.call(1, commands.Basic.Consume(queue=queue, consumer_tag=queue, no_ack=True), commands.Basic.ConsumeOk)
     bodies = [body for _, body in receive(client, count)]
     client.call(1, commands.Basic.Cancel(consumer_tag=queue), commands.Basic.CancelOk)
@@ -119,7 +119,7 @@ def consume(client: RawClient, queue: str, count: int) -> list[bytes]:
 
 
 def get(client: RawClient, queue: str, *, no_ack: bool = True) -> tuple[bytes, bool]:
-    """Fetch one message and return its body and its redelivered flag."""
+    """Get one message; return its body and redelivered flag."""
     got = client.call(1, commands.Basic.Get(queue=queue, no_ack=no_ack), commands.Basic.GetOk)
     return client.expect_content(1)[1], got.redelivered
 

@@ -1,4 +1,4 @@
-"""Data folders with slot files and a seal log, made without a broker, and equal in every run."""
+"""Data folders with slot files and a seal log, written without a broker, and identical in every run."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXCHANGE: Final = "topic"
 
 @dataclass(frozen=True, slots=True)
 class TapMessage:
-    """The content of a row. Shapes: without a header, the message has delivery mode 2 and nothing else."""
+    """The content of a row. Shapes: without a header, its only property is delivery mode 2."""
 
     body: bytes = b""
     key: str = "a.b"
@@ -46,7 +46,7 @@ def content_header(body_bytes: int, **properties: Any) -> bytes:
 
 
 class SlotFolder:
-    """The slots of a data folder: writes slot files and lines of the seal log.
+    """A data folder to which slot files and lines of the seal log are written.
 
     Shapes: ``path`` is the data folder; the slots are in ``path/slots``. An existing folder is continued.
     """
@@ -76,7 +76,7 @@ class SlotFolder:
         return self.slots / f"{seal:020}.slot"
 
     def add_slot(self, tap: str, messages: Iterable[TapMessage], *, vhost: str = "/", first: int | None = None) -> Seal:
-        """Write a slot file of the messages and its line; ids continue after the tap's last, or start at `first`."""
+        """Write a slot file and its log line; ids continue after the tap's last, or start at `first`."""
         number = self._numbers.setdefault((vhost, tap), len(self._numbers) + 1)
         start = self._next_ids.get((vhost, number), 1) if first is None else first
         seal = self.view.last_seal + 1
@@ -104,26 +104,26 @@ class SlotFolder:
         return made
 
     def damage(self, seal: int, mark: bytes = b"....") -> None:
-        """Flip a bit of the first octets in a slot file that equal a mark, which is in each body."""
+        """Flip a bit of a slot file at the first occurrence of a mark."""
         block = bytearray(self.slot_path(seal).read_bytes())
         block[block.index(mark)] ^= 1
         self.slot_path(seal).write_bytes(block)
 
     def add_gap(self, seal: Seal, reason: str = "bytes") -> None:
-        """Remove a slot file as an exceeded cap does."""
+        """Remove a slot file as the broker does at a size limit."""
         self.lose(seal, reason)
         self.release(seal)
 
     def lose(self, seal: Seal, reason: str) -> None:
-        """Give a slot file up, as a start does that misses it."""
+        """Record the loss of a slot file, as a broker does that misses it at its start."""
         self._append("gap", gap_of(seal, reason).to_json())
         self.slot_path(seal.seal).unlink(missing_ok=True)
 
     def release(self, seal: Seal) -> None:
         """Remove the slot files of a tap up to a seal."""
-        gone = [one for one in self.view.of_queue(seal.key) if one.seal <= seal.seal]
+        earlier = [one for one in self.view.of_queue(seal.key) if one.seal <= seal.seal]
         self._append("released", Released(seal.vhost, seal.queue, seal.number, seal.seal).to_json())
-        for one in (*gone, seal):
+        for one in (*earlier, seal):
             self.slot_path(one.seal).unlink(missing_ok=True)
 
     def set_cursor(self, name: str, tap: str, seal: int, *, vhost: str = "/", at_ms: int = START_MS) -> None:
@@ -140,13 +140,11 @@ class SlotFolder:
         self.view.fold({"k": kind, **fields})
 
 
-def make_slots(
-    path: Path, slots: Sequence[Sequence[TapMessage]], *, tap: str = "audit", vhost: str = "/"
-) -> SlotFolder:
-    """Return a data folder with one slot file for each list of messages."""
+def make_slots(path: Path, slots: Sequence[Sequence[TapMessage]]) -> SlotFolder:
+    """Return a data folder with one slot file of the tap `audit` for each list of messages."""
     folder = SlotFolder(path)
     for messages in slots:
-        folder.add_slot(tap, messages, vhost=vhost)
+        folder.add_slot("audit", messages)
     return folder
 
 

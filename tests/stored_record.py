@@ -1,4 +1,4 @@
-"""Messages of the vhost's log as they were written, decoded from records or read by the store."""
+"""Messages of a vhost's log, decoded from records or read by the store."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from broker.store.store import VhostStore
 
 @dataclass(frozen=True, slots=True)
 class StoredMessage:
-    """One message as it was read back.
+    """One message read from the log.
 
-    Shapes: ``route`` as ``encode_route`` made it; ``targets`` as in the record; ``size`` is the whole record's length.
+    Shapes: ``route`` is encoded by ``encode_route``, ``targets`` as in the record; ``size`` is the record's length.
     """
 
     position: int
@@ -44,7 +44,7 @@ class StoredMessage:
 
 
 class StoredMessages(MessageBuilder[StoredMessage]):
-    """A builder of messages as the log has them."""
+    """Makes StoredMessage objects of records."""
 
     def make(
         self,
@@ -80,7 +80,7 @@ def read_slot(
 def decode_message(position: int, record: bytes) -> StoredMessage:
     """Return the message of a complete MESSAGE or MOVED record.
 
-    Raises: ValueError if the record is of another kind or its parts do not fit its length.
+    Raises: ValueError if the record has another kind or its parts exceed its length.
     """
     _, _, _, timestamp_ms, kind, flags, route_bytes, header_bytes, targets_bytes = HEAD.unpack_from(record)
     route_at = HEAD_BYTES + targets_bytes

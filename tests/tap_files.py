@@ -1,4 +1,4 @@
-"""The slot files of taps, read as a reader does, and clients that publish to taps."""
+"""Reads the slot files of taps, and publishes to tapped exchanges."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ __all__ = ["bodies_of", "channel_of", "publish", "read_slot", "rows_of", "settle
 
 
 def read_slot(path: Path) -> SlotView:
-    """Return a slot file, after checking every row's checksum."""
+    """Return a slot file, after checking all rows' checksums."""
     view = open_slot(path.read_bytes())
     assert view.verify() == []
     return view
@@ -34,13 +34,13 @@ def rows_of(taps: Taps, tap: str, vhost: str = "/") -> list[SlotRow]:
 
 
 def bodies_of(taps: Taps, tap: str, vhost: str = "/") -> list[bytes]:
-    """Return the bodies alone."""
+    """Return the bodies of the rows of a tap's slot files."""
     return [row.body for row in rows_of(taps, tap, vhost)]
 
 
-async def snapshot_rows(taps: Taps, queue: str, vhost: str = "/") -> list[SlotRow]:
-    """Take a snapshot of a queue and return its rows, file by file."""
-    taken = await taps.snapshots.take(vhost, queue)
+async def snapshot_rows(taps: Taps, queue: str) -> list[SlotRow]:
+    """Take a snapshot of a queue of the vhost "/", and return its rows in order."""
+    taken = await taps.snapshots.take("/", queue)
     return [row for file in taken["files"] for row in read_slot(taps.snapshots.path(taken["id"], file["n"]))]
 
 
@@ -57,7 +57,7 @@ async def channel_of(broker: Broker, vhost: str = "/") -> AsyncIterator[Any]:
 async def publish(
     exchange: Any, keys: Sequence[str], *, persistent: bool = True, mandatory: bool = False, **fields: Any
 ) -> list[int]:
-    """Publish a message under each key, with index and key in its body, and return the codes of returned ones."""
+    """Publish a message with each key, with index and key as body; return the reply codes of returned messages."""
     codes = []
     for place, key in enumerate(keys):
         message = aio_pika.Message(b"%d %s" % (place, key.encode()), delivery_mode=1 + persistent, **fields)
@@ -68,14 +68,14 @@ async def publish(
 
 
 async def settled(broker: Broker, taps: Taps) -> None:
-    """Return when the taps' files match the cursors and the caps."""
+    """Wait until retention has run, so that the slot files match the cursors and limits."""
     taps._retention.soon()
-    await wait_until_async(lambda: taps._retention._next_s > 0 and not taps.busy, "a look at what may go")
+    await wait_until_async(lambda: taps._retention._next_s > 0 and not taps.busy, "retention of the slot files")
     await broker.idle()
 
 
 def there(taps: Taps) -> list[int]:
-    """Return the seals whose files are in the folder, and check that each is listed."""
+    """Return the seals of the files in the folder, which must equal the listed seals."""
     found = sorted(int(path.stem) for path in taps.slot_path(0).parent.glob("*.slot"))
     assert found == [seal.seal for seal in taps.view.seals]
     return found

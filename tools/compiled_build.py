@@ -1,9 +1,9 @@
-"""Compiles the hot modules with mypyc: `python tools/compiled_build.py FOLDER` writes a package beside its sources.
+"""Compiles the hot modules with mypyc: `python tools/compiled_build.py FOLDER` writes the package there.
 
-The sources stay unchanged and also run interpreted. The compiled modules are those that messages pass through, on their
-way in, out, to disk and back: whole packages, less exceptions with their reasons. Compiling needs the extra `compile`,
-the package's own dependencies, a C compiler and Python's header files. A wheel is built from the sources when one of
-the last two is not there; any other failure ends the build.
+The sources of the project stay unchanged and also run interpreted. The compiled modules are those that messages pass
+through, on their way in, out, to disk and back: whole packages, except for some modules, with reasons. Compiling needs
+the extra `compile`, the package's own dependencies, a C compiler and Python's header files. Without the last two, a
+wheel is built from the sources; any other failure ends the build.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from typing import Final
 PACKAGE: Final = "broker"
 PLUGIN: Final = "pytest_slotmq.py"
 PACKAGES: Final = ("amqp", "core", "delivery", "mqtt", "overlay", "routing", "slots", "store")
-"""The packages of the broker that are compiled, with the packages in them, less `EXCEPTIONS`."""
+"""The packages of the broker that are compiled, with their subpackages, except `EXCEPTIONS`."""
 EXCEPTIONS: Final = {
-    "amqp/errors.py": "exceptions: an `except ... as error` of each would give the name its type in the whole function",
+    "amqp/errors.py": "exceptions: mypyc gives the `error` of `except ... as error` one type in a whole function",
     "amqp/lenient_methods.py": "pamqp's classes have slots, and it reads the types of fields from class attributes",
     "core/definitions": "acts on an operator's document",
     "core/delayed.py": "acts on delayed messages, one by one",
@@ -44,13 +44,13 @@ EXCEPTIONS: Final = {
     "delivery/compactor.py": "acts once a minute; tests make its slices small",
     "delivery/engine_parts.py": "keeps functions and classes in class attributes",
     "delivery/queue_messages.py": "acts on an operator's call",
-    "delivery/reader.py": "starts threads; tests put other readers in its place",
+    "delivery/reader.py": "starts threads; tests replace it",
     "mqtt/errors.py": "exceptions, as amqp/errors.py",
     "overlay/simulation": "runs in tests and in Spark, never in a broker",
     "store/store.py": "a facade, whose calls tests count and delay",
     "store/stored_slots.py": "reads whole slots, mostly in threads; tests count and delay its calls",
     "store/damage.py": "exceptions, as amqp/errors.py",
-    "store/files.py": "waits for the disk; tests put other files in its place",
+    "store/files.py": "waits for the disk; tests replace it",
     "store/memory_files.py": "the files of tests",
 }
 MODULES: Final = (
@@ -69,12 +69,12 @@ MODULES: Final = (
     "overlay_node/overlay_link.py",
     "telemetry.py",
 )
-"""What messages and connections pass through in packages that mostly act once per statement or operator's call."""
+"""Modules on the path of messages and connections, in packages that otherwise act once per statement or request."""
 AS_IN_PYTHON: Final = "Treating generator comprehension as list"
-"""The one warning of mypyc that changes nothing but speed."""
+"""The only accepted warning of mypyc: it concerns speed, not behaviour."""
 STAMP: Final = "sources.sha1"
 SWITCH: Final = "SLOTMQ_COMPILE"
-"""The environment variable that leaves compiling out when it is 0."""
+"""The environment variable that disables compiling when it is 0."""
 NOT_SOURCES: Final = (".so", ".pyd", ".pyc")
 HERE: Final = Path(__file__).resolve().parent.parent
 """The project."""
@@ -86,7 +86,7 @@ class CompileError(Exception):
 
 
 class NoCompiler(CompileError):
-    """No C compiler is available, or nothing to compile against."""
+    """There is no C compiler, or Python's header files are missing."""
 
 
 def modules(project: Path) -> list[str]:
@@ -137,16 +137,16 @@ def build(project: Path, folder: Path) -> list[Path]:
         said = (done.stdout + done.stderr).strip().splitlines()
         errors = [line for line in said if "error:" in line] or said[-1:]
         raise CompileError(errors[0] if errors else f"the compilation ended with {done.returncode}")
-    left_out = [line for line in done.stdout.splitlines() if "warning:" in line and AS_IN_PYTHON not in line]
-    if left_out:
-        raise CompileError(left_out[0])
+    warnings = [line for line in done.stdout.splitlines() if "warning:" in line and AS_IN_PYTHON not in line]
+    if warnings:
+        raise CompileError(warnings[0])
     return sorted(path for path in folder.rglob("*") if path.name.endswith(NOT_SOURCES[:2]))
 
 
 def refresh(project: Path, folder: Path) -> bool:
-    """Rebuild a folder when a source differs from those that it was built from, and return whether it was rebuilt.
+    """Rebuild a folder if a source has changed since its build, and return whether it was rebuilt.
 
-    A build that fails or is interrupted leaves the folder unchanged. Builds beside each other run one after the other.
+    A build that fails or is interrupted leaves the folder unchanged. Concurrent builds run one after the other.
     Raises: NoCompiler; CompileError; OSError.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -155,10 +155,10 @@ def refresh(project: Path, folder: Path) -> bool:
         stamp = folder / STAMP
         if stamp.exists() and stamp.read_text() == sources_digest(project):
             return False
-        for left in (new, old):  # by a build that was interrupted
+        for left in (new, old):  # by an interrupted build
             shutil.rmtree(left, ignore_errors=True)
         build(project, new)
-        (new / STAMP).write_text(sources_digest(new))  # of what was compiled: a source may have changed since
+        (new / STAMP).write_text(sources_digest(new))  # of the compiled sources: one may have changed since
         if folder.exists():
             folder.rename(old)
         new.rename(folder)
@@ -168,7 +168,7 @@ def refresh(project: Path, folder: Path) -> bool:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, once no other process holds it."""
+    """Wait for the lock of a file, and hold it."""
     import fcntl  # not on Windows, where nothing is compiled in place
 
     with path.open("w") as file:
@@ -191,7 +191,6 @@ def sources_digest(folder: Path) -> str:
 
 
 def _files(folder: str) -> Iterator[str]:
-    """Yield the files of the package that its authors wrote, in a fixed order."""
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:

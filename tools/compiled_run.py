@@ -39,7 +39,7 @@ REASON: Final = "SLOTMQ_INTERPRETED"
 
 
 def start(arguments: list[str]) -> NoReturn:
-    """Become the broker with these arguments."""
+    """Replace this process by the broker with these arguments."""
     environment = {name: value for name, value in os.environ.items() if name != REASON}
     package = HERE
     if wanted():
@@ -54,13 +54,13 @@ def start(arguments: list[str]) -> NoReturn:
 
 
 def claim(build: Path) -> bool:
-    """Return whether a build can be used, and keep it from being removed as long as this process lives."""
+    """Return whether a build can be used; if so, protect it from removal while this process runs."""
     try:
         stamp = os.open(build / STAMP, os.O_RDONLY)
     except FileNotFoundError:
         return False
     fcntl.flock(stamp, fcntl.LOCK_SH)
-    os.set_inheritable(stamp, True)  # the broker holds the lock on
+    os.set_inheritable(stamp, True)  # the broker keeps the lock
     if os.read(stamp, 100).decode() != build.name or not build.exists():  # a source changed while it was copied
         return False
     with suppress(OSError):  # the folder belongs to another user, or is read-only
@@ -69,7 +69,7 @@ def claim(build: Path) -> bool:
 
 
 def compile_later() -> str:
-    """Compile in a process of its own, at low priority, and return why this start is interpreted."""
+    """Compile in another process of low priority, and return why this start is interpreted."""
     try:
         check_compiler()
     except NoCompiler as error:
@@ -79,7 +79,7 @@ def compile_later() -> str:
     if not os.access(BUILDS, os.W_OK):
         return f"no build can be written to {BUILDS}; its owner makes one with: make compile"
     failure = FAILURE.read_text() if FAILURE.exists() else ""
-    # the shell ends at once, so that the broker gets no child
+    # the shell ends at once, so that the broker has no child process
     command = ["sh", "-c", 'nice -n 19 "$@" &', "sh", sys.executable, __file__, "compile"]
     nothing = subprocess.DEVNULL
     subprocess.run(command, stdin=nothing, stdout=nothing, stderr=nothing, start_new_session=True, check=False)
@@ -91,12 +91,12 @@ def compile_now() -> int:
     build = BUILDS / sources_digest(HERE)
     try:
         if refresh(HERE, build):
-            compileall.compile_dir(build / PACKAGE, quiet=2)  # makes the first compiled start quick, too
+            compileall.compile_dir(build / PACKAGE, quiet=2)  # makes the first compiled start fast, too
         FAILURE.unlink(missing_ok=True)
         remove_unused()
     except (CompileError, OSError) as error:
         print(f"cannot compile: {error}", file=sys.stderr)
-        with suppress(OSError):  # nowhere to keep the reason
+        with suppress(OSError):  # the folder cannot be written
             FAILURE.write_text(str(error))
         return 2
     print(f"compiled: {build}")
@@ -104,7 +104,7 @@ def compile_now() -> int:
 
 
 def remove_unused() -> None:
-    """Remove all but the builds that were used last, and those that a broker runs from."""
+    """Remove all builds but the last ones used, and those in use."""
     stamps = sorted(BUILDS.glob(f"*/{STAMP}"), key=lambda stamp: stamp.stat().st_mtime)
     for stamp in stamps[:-KEPT_BUILDS]:
         with stamp.open() as lock:

@@ -22,7 +22,7 @@ PAGES: Final = {
     "bench/README.md": "bench.md",
     "config/slotmq.toml": "settings-file.md",
 }
-"""Pages of the site by their path in the project, if they are not in docs/."""
+"""Pages of the site that are not in docs/, by their path in the project."""
 FILES: Final = (
     "LICENSE",
     "config/slotmq.service",
@@ -52,7 +52,7 @@ def _content(path: str) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_others: Any) -> str:
-    """Return the Markdown with the links of the site, and with tables as Python-Markdown reads them."""
+    """Return the Markdown with the links of the site, and with tables for Python-Markdown."""
     here = next((path for path, name in PAGES.items() if name == page.file.src_uri), f"docs/{page.file.src_uri}")
     lines, fenced = [], False
     for line in markdown.split("\n"):
@@ -68,7 +68,7 @@ def _line(line: str, here: str) -> str:
 
 
 def site_target(target: str, here: str) -> str:
-    """Return the site's name of what a page at the path `here` of the project links to."""
+    """Return the link on the site for a link in the project's file `here`."""
     parts: list[str] = []
     for part in (*PurePosixPath(here).parent.parts, *PurePosixPath(target).parts):
         if part != "..":

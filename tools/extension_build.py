@@ -2,7 +2,7 @@
 folder.
 
 mypyc writes one C file for each module. They are compiled on all cores, with their common headers precompiled by gcc. A
-cache of the user keeps each object by the content of its C file, its headers and the compiler's flags, so that a
+per-user cache stores each object file under a digest of its C file, its headers and the compiler's flags, so that a
 rebuild compiles only what changed.
 """
 
@@ -30,7 +30,7 @@ CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") 
 CACHE_BYTES_MAX: Final = 400 << 20
 """About 25 builds in which every module differs."""
 OPTIMIZATION: Final = "2"
-"""-O3 makes the same number of instructions per message, and takes twice as long."""
+"""With -O3 a message takes the same number of instructions, and compiling takes twice as long."""
 FLAGS: Final = ("-fvisibility=hidden",) if os.name == "posix" else ()
 """Modules call each other directly when only their init functions are visible outside the library."""
 GCC_FLAGS: Final = (
@@ -49,7 +49,7 @@ GCC_FLAGS: Final = (
     "-fstrict-aliasing",
     "-ftree-vrp",
 )
-"""Those parts of -O2 that pay, with gcc: the same instructions per message, for five sixths of the CPU time."""
+"""The useful parts of -O2, for gcc: the same instructions per message, for five sixths of the CPU time to compile."""
 LIBRARY: Final = "slotmq"
 WORK: Final = "build"
 MYPY_SETTINGS: Final = """
@@ -60,14 +60,14 @@ ignore_missing_imports = true
 follow_imports = normal
 ignore_missing_imports = false
 """
-"""The settings of every build: types come from the package, and from the three dependencies whose values the compiled
-modules compute with. mypy reads nothing else, which halves its time and makes the C files the same whichever extras are
-installed. Style and strictness are for `make lint`, not for the machines of users.
+"""The settings of every build: types come from the package and from the three dependencies whose values compiled
+modules compute with. mypy reads nothing else, which halves its time and makes the C files independent of the installed
+extras. Style and strictness are checked by `make lint`, not on the machines of users.
 """
 HEADERS: Final = f"{WORK}/__native_internal_{LIBRARY}.h"
-"""What a module's C file includes, with Python.h; to read it takes a third of the time of an average file."""
+"""The header, with Python.h, of every module's C file; reading it takes a third of the time of an average file."""
 SLICE_BYTES: Final = "Py_ssize_t slice_len = endn - startn;"
-"""What mypyc's `bytes_ops.c` has for a slice of bytes: the length is negative if the slice ends before it begins."""
+"""The length of a slice of bytes in mypyc's `bytes_ops.c`: it is negative if the slice ends before it begins."""
 STARTER: Final = """
 #include <Python.h>
 
@@ -92,20 +92,20 @@ static PyModuleDef_Slot slots[] = {{Py_mod_create, create}, {0, NULL}};
 static PyModuleDef definition = {PyModuleDef_HEAD_INIT, .m_name = "starter", .m_slots = slots};
 #define START(name) PyMODINIT_FUNC PyInit_##name(void) { return PyModuleDef_Init(&definition); }
 """
-"""The extension of every module: it runs the function that the library has for the module that is imported.
+"""The extension of every module: it calls the library's init function of the imported module.
 
-mypyc writes one for each module, and to compile and link them all is a tenth of the work.
+mypyc writes a different extension for each module; compiling and linking them is a tenth of the work.
 """
 
 
 class ObjectCache:
-    """Files by the digest of what they were made from, shared by all builds of the user."""
+    """A cache of files by the digest of their inputs, shared by all builds of the user."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def provide(self, digest: str, path: Path, make: Callable[[], object]) -> None:
-        """Copy a file from the cache, or make it and keep a copy."""
+        """Copy a file from the cache, or make it and cache a copy."""
         kept = self._folder / digest
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -115,7 +115,7 @@ class ObjectCache:
             make()
             try:
                 self._keep(path, kept)
-            except OSError:  # no home, or a full one: the next build compiles it again
+            except OSError:  # no home, or a full disk: the next build compiles it again
                 pass
 
     def _keep(self, path: Path, kept: Path) -> None:
@@ -124,7 +124,7 @@ class ObjectCache:
             Path(shutil.copyfile(path, Path(temporary, "copy"))).replace(kept)  # another build never reads half a file
 
     def prune(self) -> None:
-        """Remove what was not used for longest, down to the limit."""
+        """Remove the least recently used files, down to the limit."""
         try:
             files = [(path.stat(), path) for path in self._folder.glob("*") if path.is_file()]
             kept_bytes = 0
@@ -137,7 +137,7 @@ class ObjectCache:
 
 
 class ParallelBuild(build_ext):
-    """Build extensions as setuptools does, on all cores and with a cache."""
+    """Builds extensions as setuptools does, but on all cores and with a cache."""
 
     def build_extensions(self) -> None:
         """Compile every C file, link all objects into one library, and write the extension that starts each module."""
@@ -180,14 +180,13 @@ class ParallelBuild(build_ext):
         self.compiler.compile([source], include_dirs=self._folders, extra_postargs=flags)
 
     def _precompile(self) -> None:
-        """Precompile the headers. Without the result the compiler reads them."""
+        """Precompile the headers; if that fails, the compiler reads them with every file."""
         folders = [f"-I{folder}" for folder in (*self._folders, *self.compiler.include_dirs)]
         ends = ["-x", "c-header", HEADERS, "-o", f"{HEADERS}.gch"]
         command = [*self.compiler.compiler_so, *self._flags, *folders, *ends]
         subprocess.run(command, capture_output=True, check=False)
 
     def _link(self, objects: list[tuple[str, str]], library: str) -> None:
-        """Link objects into a shared library."""
         paths = [path for path, _ in objects]
         digest = _digest([*self._tools, *(digest.encode() for _, digest in objects)])
         self._cache.provide(digest, Path(library), lambda: self.compiler.link_shared_object(paths, library))
@@ -224,11 +223,11 @@ def build(paths: list[str]) -> None:
 
 
 def mend_slices() -> None:
-    """Let a slice of bytes that ends before it begins be empty, as in Python; mypyc's raises SystemError."""
+    """Make a slice of bytes that ends before it begins empty, as in Python; mypyc raises SystemError."""
     source = Path(WORK, "bytes_ops.c")
     text = source.read_text()
     if SLICE_BYTES not in text:
-        raise CompileError(f"mypyc {mypy_version} slices bytes in another way than known here")
+        raise CompileError(f"mypyc {mypy_version} slices bytes in an unknown way")
     source.write_text(text.replace(SLICE_BYTES, SLICE_BYTES.replace(";", " > 0 ? endn - startn : 0;")))
 
 
@@ -238,4 +237,4 @@ if __name__ == "__main__":
     except (CompileError, LinkError) as error:
         sys.exit(f"error: {error}")
     sys.stdout.flush()
-    os._exit(0)  # as mypy does: to free what it knows of the sources takes seconds
+    os._exit(0)  # as mypy does: freeing its data takes seconds

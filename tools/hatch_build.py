@@ -1,7 +1,7 @@
 """Builds the wheel with the hot modules compiled, or from the sources where nothing can be compiled.
 
-A wheel of sources says why in a file, which `slotmq --version` and the broker's log repeat: pip shows no warning of a
-build that succeeds.
+A wheel of sources contains the reason in a file, which `slotmq --version` and the broker's log repeat: pip shows no
+warning of a successful build.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tools.compiled_build import PACKAGE, SWITCH, CompileError, NoCompiler, buil
 
 
 def obstacle() -> str | None:
-    """Return why nothing can be compiled or should be, None if it can."""
+    """Return the reason not to compile, None to compile."""
     if not wanted():
         return f"{SWITCH}=0" if sys.implementation.name == "cpython" else "this Python is not CPython"
     try:
@@ -33,9 +33,9 @@ class CompiledBuild(BuildHookInterface[Any]):
     """Compile into a temporary folder, and add the result to the wheel."""
 
     def dependencies(self) -> list[str]:
-        """Return the dependencies of compiling; none if nothing will be compiled.
+        """Return the dependencies of compiling, an empty list if nothing will be compiled.
 
-        They include the package's own dependencies: compiled modules take types from some of them.
+        They include the package's own dependencies, because compiled modules use types from some of them.
         """
         if self.target_name != "wheel" or obstacle():
             return []

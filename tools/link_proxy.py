@@ -1,4 +1,4 @@
-"""A proxy on the link of two brokers, which breaks it as networks do: reset, one-way, late, narrow."""
+"""A proxy between two brokers that injects faults of networks: resets, one-way loss, delay, low bandwidth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Final
 from broker.net.address import close_servers
 
 PIECE_BYTES: Final = 65_536
-LINE_PIECES: Final = 64  # that are on their way at most; then the sender's socket fills up
+LINE_PIECES: Final = 64  # in transit at most; then the sender's socket fills up
 BEGINNING_TURNS: Final = 3  # from the accept of a connection to the first step of its task
 RESET: Final = struct.pack("ii", 1, 0)  # SO_LINGER: close sends RST
 
@@ -25,9 +25,9 @@ class Way(Enum):
 
 
 class LinkProxy:
-    """Listen on a free port of loopback and forward to another one. Runs in the loop of its test.
+    """Listens on a free port of loopback and forwards to another port, in the loop of its test.
 
-    Units: `delay_s` is added to each direction, `bytes_per_s` limits each direction, 0 does not.
+    Units: `delay_s` is added in each direction, `bytes_per_s` limits each direction, 0 means no limit.
     """
 
     def __init__(self, target_port: int) -> None:
@@ -43,12 +43,11 @@ class LinkProxy:
         self.heal()
 
     async def start(self) -> None:
-        """Begin to listen."""
         self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        """End with all connections."""
+        """Stop listening, and reset all connections."""
         close_servers([self._server])
         for _ in range(BEGINNING_TURNS):
             await asyncio.sleep(0)
@@ -56,23 +55,23 @@ class LinkProxy:
             for task in self._tasks:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # the sockets that were aborted are closed
+        await asyncio.sleep(0)  # aborted sockets are closed
 
-    # -- what breaks --------------------------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------------------
 
     def cut(self, *, stays: bool = False) -> None:
-        """Reset all connections; with `stays` new ones are reset too, until `heal`."""
+        """Reset all connections and, with `stays`, new ones until `heal`."""
         self._refuses = stays
         for writer in self._writers:
             _reset(writer)
 
     def lose(self, *ways: Way) -> None:
-        """Let nothing through in some directions, as a network that loses each packet: neither end is told."""
+        """Forward nothing in these directions, as a network that loses every packet; neither end notices."""
         for way in ways:
             self._flows[way].clear()
 
     def heal(self) -> None:
-        """Forward again; what was lost on a connection that is still open arrives, as TCP sends it again."""
+        """Forward again; lost data of connections that are still open arrives, as if TCP retransmitted it."""
         self._refuses = False
         for flow in self._flows.values():
             flow.set()
@@ -93,7 +92,7 @@ class LinkProxy:
             _reset(writer)
 
     async def _forward(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Carry both directions until one of them ends."""
+        """Forward in both directions until one of them ends."""
         if self._refuses:
             return
         target_reader, target = await asyncio.open_connection("127.0.0.1", self._target_port)
@@ -138,7 +137,6 @@ class LinkProxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """End a connection with RST."""
     if not writer.transport.is_closing():
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     writer.transport.abort()

@@ -1,7 +1,7 @@
-"""Refuse what compiled code lacks or does otherwise than Python: `python -m tools.native`, part of `make lint`.
+"""Refuse code that behaves differently, or fails, when compiled: `python -m tools.native`, part of `make lint`.
 
 mypyc makes native classes: they have no `__dict__`, no weak references and no attributes that can be replaced, and
-their functions call each other without an interpreter's checks. What mypyc itself refuses needs no rule.
+their functions call each other without an interpreter's checks. Constructs that mypyc itself refuses need no rule.
 """
 
 from __future__ import annotations
@@ -30,9 +30,7 @@ LACKING: Final = {
 """Modules, and names of modules, that compiled code does not import."""
 WAITS: Final = (ast.Await, ast.AsyncFor, ast.AsyncWith, ast.Yield, ast.YieldFrom)
 FRAMES: Final = {"vars", "locals", "_getframe", "currentframe"}
-UNBOUNDED: Final = (
-    "compiled code has no limit of recursion but the end of its stack; end the line with `# depth: what bounds it`"
-)
+UNBOUNDED: Final = "compiled code recurses until its stack overflows; end the line with `# depth: what bounds it`"
 DEPTH: Final = re.compile(r"# depth: \S")
 WEAK: Final = re.compile(r"^\s*(?:from weakref import|import weakref)\b(?!.*# of )", re.MULTILINE)
 
@@ -61,7 +59,7 @@ def unpacked_arguments(tree: ast.AST, _source: Sequence[str]) -> Iterator[Findin
 
 
 def lacking_imports(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
-    """Yield imports of what needs something that native objects lack."""
+    """Yield imports of modules that need features which native objects lack."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
@@ -75,7 +73,7 @@ def lacking_imports(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
 
 
 def missing_attributes(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
-    """Yield uses of `__dict__` and frames, and attributes that are deleted or replaced behind the class's back."""
+    """Yield uses of `__dict__`, `__weakref__` and frames, and assignments to `__class__`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("__dict__", "__weakref__"):
             yield node.lineno, f"a native object has no `{node.attr}`"
@@ -88,7 +86,7 @@ def missing_attributes(tree: ast.AST, _source: Sequence[str]) -> Iterator[Findin
 
 
 def recursion(tree: ast.AST, source: Sequence[str]) -> Iterator[Finding]:
-    """Yield calls of a function by itself whose line does not say how deep they go."""
+    """Yield recursive calls on lines without a `# depth:` comment."""
     for function in ast.walk(tree):
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -98,12 +96,12 @@ def recursion(tree: ast.AST, source: Sequence[str]) -> Iterator[Finding]:
 
 
 def truth_by_length(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
-    """Yield native classes that have a length, but no truth of their own."""
+    """Yield native classes with `__len__` but without `__bool__`."""
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef) and _native(node):
             methods = {one.name for one in node.body if isinstance(one, ast.FunctionDef)}
             if "__len__" in methods and "__bool__" not in methods:
-                yield node.lineno, f"mypyc takes an empty `{node.name} | None` for true: define `__bool__`"
+                yield node.lineno, f"mypyc treats an empty `{node.name} | None` as true: define `__bool__`"
 
 
 def raise_after_wait(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
@@ -117,7 +115,7 @@ def raise_after_wait(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]
 
 
 def _calls(called: ast.expr, function: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Return whether an expression that is called names a function, as a name or as a method of the same object."""
+    """Return whether the called expression is this function, by its name or as a method of the same object."""
     arguments = function.args.posonlyargs + function.args.args
     if isinstance(called, ast.Name):
         return called.id == function.name and not (arguments and arguments[0].arg in ("self", "cls"))
@@ -139,7 +137,7 @@ def replaced_attributes(classes: set[str]) -> Callable[[ast.AST, Sequence[str]],
 
 
 def exception_names(classes: set[str]) -> Callable[[ast.AST, Sequence[str]], Iterator[Finding]]:
-    """Return the rule that yields names that several `except` clauses of a function bind, one to a compiled class."""
+    """Return the rule that yields names bound by several `except` clauses of a function, one to a compiled class."""
 
     def rule(tree: ast.AST, _source: Sequence[str]) -> Iterator[Finding]:
         for function in ast.walk(tree):
@@ -168,7 +166,7 @@ def classes_of(sources: Iterable[str]) -> set[str]:
 
 
 def _native(node: ast.ClassDef) -> bool:
-    """Return whether mypyc makes a native class that no interpreted class may inherit from."""
+    """Return whether the class becomes a native class that no interpreted class may inherit from."""
     names = {ast.unparse(base).partition("[")[0] for base in node.bases}
     return not names & {"Protocol", "NamedTuple", "TypedDict", "Enum", "IntEnum"} and not any(
         "allow_interpreted_subclasses" in ast.unparse(one) for one in node.decorator_list
@@ -176,14 +174,14 @@ def _native(node: ast.ClassDef) -> bool:
 
 
 def check(source: str, classes: set[str]) -> list[Finding]:
-    """Return what a module must not do when it is compiled with these classes, in the order of its lines."""
+    """Return the findings in a module that is compiled with these classes, in the order of its lines."""
     tree, lines = ast.parse(source), source.splitlines()
     rules = (*RULES, replaced_attributes(classes), exception_names(classes))
     return sorted({finding for rule in rules for finding in rule(tree, lines)})
 
 
 def check_caller(source: str, classes: set[str]) -> list[Finding]:
-    """Return what an interpreted module must not do with objects of these classes."""
+    """Return the findings in an interpreted module that uses these compiled classes."""
     tree = ast.parse(source)
     found = list(replaced_attributes(classes)(tree, ()))
     for node in ast.walk(tree):

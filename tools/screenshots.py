@@ -1,7 +1,7 @@
 """Take pictures of the web page: `python -m tools.screenshots` renews those of the documentation.
 
-Starts the demo of the page, lets it run for a while and drives a headless Chromium. With --tour it takes every screen
-of the navigation, in both themes and on a phone, for those who change the design.
+Starts the demo of the page, waits a while and controls a headless Chromium. With --tour it takes every screen of the
+navigation, in both themes and on a phone, to check a change of the design.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SETTLE_MS = 2500  # rates are measured between two requests
 
 @dataclass(frozen=True, slots=True)
 class Shot:
-    """A picture of the documentation. `address` is what stands behind the page's own, `size` in CSS pixels."""
+    """A picture of the documentation. `address` is appended to the page's URL; `size` is in CSS pixels."""
 
     name: str
     address: str
@@ -55,10 +55,10 @@ def main() -> int:
     """Take the pictures and return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m tools.screenshots", description=__doc__)
     parser.add_argument("--folder", type=Path, default=ROOT / "docs", help="where the pictures go (docs)")
-    parser.add_argument("--warm", type=float, default=100, metavar="S", help="how long the demo runs before (100)")
+    parser.add_argument("--warm", type=float, default=100, metavar="S", help="seconds that the demo runs before (100)")
     parser.add_argument("--queues", type=int, default=11, metavar="N", help="queues of the demo (11)")
-    parser.add_argument("--tour", action="store_true", help="every screen, both themes, and a phone's")
-    parser.add_argument("--url", help="a page that is running already, of guest's; no demo is started")
+    parser.add_argument("--tour", action="store_true", help="take every screen, in both themes and on a phone")
+    parser.add_argument("--url", help="a running page with the user guest; no demo is started")
     options = parser.parse_args()
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
@@ -100,7 +100,7 @@ def take(chromium: str, url: str, folder: Path, *, tour: bool) -> None:
 
 
 def open_page(browser: Any, url: str, size: tuple[int, int], *, dark: bool) -> Any:
-    """Return a page of a size and theme that is logged in."""
+    """Return a page of this size and theme, logged in as guest."""
     width, height = size
     page = browser.new_page(
         viewport={"width": width, "height": height}, color_scheme="dark" if dark else "light", reduced_motion="reduce"
@@ -123,12 +123,12 @@ def picture(page: Any, url: str, address: str, path: Path, *, whole: bool = Fals
     print(f"{path}: {path.stat().st_size // 1000} kB", flush=True)
 
 
-def walk(page: Any, url: str, folder: Path, look: str) -> None:
+def walk(page: Any, url: str, folder: Path, variant: str) -> None:
     """Take a picture of every screen of the navigation and of some objects."""
     links = page.eval_on_selector_all(".nav a", "links => links.map(link => link.hash)")
     for address in [*links, *OBJECTS]:
         name = re.sub(r"\W+", "-", address.replace("%2F", "").partition("?sort")[0]).strip("-") or "overview"
-        picture(page, url, address, folder / f"{name}-{look}.png", whole=True)
+        picture(page, url, address, folder / f"{name}-{variant}.png", whole=True)
         width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
         if width > 0:
             print(f"{address} is {width} px too wide", file=sys.stderr)

@@ -1,7 +1,7 @@
 """Refuse tasks without an owner: `python -m tools.tasks`, part of `make lint`.
 
-A task that no one owns dies unheard, and what waits for it waits for ever. `broker/tasks.py` starts all tasks; those of
-an `asyncio.TaskGroup` belong to their group.
+The exception of a task without an owner is lost, and whatever waits for its work waits for ever. `broker/tasks.py`
+starts all tasks except those of an `asyncio.TaskGroup`, which belong to their group.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ STARTS: Final = {"create_task", "ensure_future"}
 
 
 def unowned(source: str) -> Iterator[int]:
-    """Yield the lines that start a task outside of a task group."""
+    """Yield the lines that start a task outside a task group."""
     tree = ast.parse(source)
     groups = {
         item.optional_vars.id
@@ -36,13 +36,13 @@ def unowned(source: str) -> Iterator[int]:
 
 
 def main() -> int:
-    """Print each place, and return 1 if there is one."""
+    """Print each such line, and return 1 if there is one."""
     found = 0
     for path in sorted((ROOT / "broker").rglob("*.py")):
         if path == ROOT / "broker" / OWNER:
             continue
         for line in unowned(path.read_text("utf-8")):
-            print(f"{path.relative_to(ROOT)}:{line}: start it with broker.tasks.Tasks, which hears when it dies")
+            print(f"{path.relative_to(ROOT)}:{line}: start it with broker.tasks.Tasks, which reports its failure")
             found = 1
     return found
 

@@ -1,1 +1,1 @@
-"""Measures a cluster beside a single broker, and beside job queues that keep their jobs in PostgreSQL."""
+"""Measures a cluster beside a single broker."""

@@ -1,6 +1,6 @@
-"""A cluster on a PostgreSQL from a wheel with fsync on, beside one broker by itself; fail-over.
+"""A cluster on PostgreSQL (from a wheel, with fsync) beside a single broker, and its fail-over.
 
-Each round of a case has a new cluster with a database of its own. "brokers" is the CPU time of all nodes.
+Each round of a case runs on a new cluster with a new database. "brokers" is the CPU time of all nodes.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PATHS: Final = {
     "cluster, same node": (2, (0,)),
     "cluster, from A to B": (2, (1,)),
 }
-"""The nodes of each path, 0 for a broker by itself, and where its consumer is."""
+"""Of each path: the number of nodes, 0 for a single broker, and the numbers of the nodes with consumers."""
 QUEUES: Final = (1, 10, 100, 1000)
 _NAME: Final = (Column("", "name", str), Column("bytes", "size", "{:,}".format))
 _TIMES: Final = (Column("p50", "p50_us", duration_text), Column("p99", "p99_us", duration_text))
@@ -82,7 +82,7 @@ _PARTS: Final = ("paths", "latency", "nodes", "queues", "failover")
 
 
 class Database:
-    """The server of one run of the suite."""
+    """The PostgreSQL server of one run of the suite."""
 
     def __init__(self, stage: Stage, postgres: PostgresServer) -> None:
         self.stage = stage
@@ -91,7 +91,7 @@ class Database:
     @classmethod
     @contextmanager
     def of(cls, stage: Stage) -> Iterator[Self]:
-        """Run a server, and note its version."""
+        """Run a server, and record its version in the facts of the run."""
         with PostgresServer(durable=True, options=OPTIONS).start() as postgres:
             stage.run.facts["postgresql"] = postgres.sql("SHOW server_version")
             yield cls(stage, postgres)
@@ -108,7 +108,7 @@ class Database:
 
     @contextmanager
     def nodes(self, count: int) -> Iterator[list[Broker]]:
-        """Run a cluster of this many nodes in a database of its own, or a broker by itself if there are none.
+        """Run a cluster of `count` nodes on a new database; 0 is a single broker without a cluster.
 
         Raises: BrokerFailed.
         """
@@ -134,7 +134,7 @@ def cpu_s(brokers: Sequence[Broker]) -> float:
 
 
 def fail_over(brokers: list[Broker]) -> dict[str, Any]:
-    """Kill node A while its consumer holds every message, and time the first delivery on node B. Raises: RunFailed."""
+    """Kill node A while its consumer has all messages unacked; time the first delivery on node B. Raises: RunFailed."""
     a, b = brokers
     holder = PeerConnection(a.address, wire.CONSUME_CHANNEL)
     waiting = PeerConnection(b.address, wire.CONSUME_CHANNEL)
@@ -181,7 +181,7 @@ class SpreadLoad(Load):
 
 
 def _placed(shares: Sequence[Share], addresses: Sequence[Address]) -> list[Share]:
-    """Return the shares with these addresses in turn."""
+    """Return the shares, each connecting to the next of the addresses in turn."""
     at = [addresses[number % len(addresses)] for number in range(len(shares))]
     return [Share(replace(one.load, address=address), one.numbers) for one, address in zip(shares, at, strict=True)]
 
@@ -276,14 +276,13 @@ def measure(database: Database, part: str) -> None:
     """Measure the cases of a part in turn."""
     plan = database.stage.plan
     found = cases(part, plan.messages)
-    works = {f"{part}: {one.name}, {one.size} B": partial(_measure, database, part, one) for one in found}
+
+    def measured(case: Case, _round: int) -> None:
+        key = {"name": case.name, "size": case.size, "count": max(case.nodes, case.queues)}
+        database.stage.add(part, _figures(part, case, database), **key)
+
+    works = {f"{part}: {one.name}, {one.size} B": partial(measured, one) for one in found}
     database.stage.in_turn(works, plan.rounds)
-
-
-def _measure(database: Database, part: str, case: Case, _round: int) -> None:
-    """Add the figures of a case. Raises: BrokerFailed, RunFailed, Fault, OSError."""
-    key = {"name": case.name, "size": case.size, "count": max(case.nodes, case.queues)}
-    database.stage.add(part, _figures(part, case, database), **key)
 
 
 def _figures(part: str, case: Case, database: Database) -> dict[str, Any]:
@@ -324,7 +323,6 @@ def _machine(run: Run) -> str:
 
 
 def _draw(figure: Any, run: Run) -> bool:
-    """Draw throughput and CPU time of the paths, the nodes and the queues."""
     rows = run.rows("paths")
     (rates, costs), (nodes, queues) = figure.subplots(2, 2)
     names = list(dict.fromkeys(row["name"] for row in rows))

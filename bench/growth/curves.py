@@ -1,4 +1,4 @@
-"""The curves: cost per message over queues, messages behind a consumer, consumers of one queue, bindings."""
+"""Measures the cost per message over the number of queues, queued messages, consumers of a queue, and bindings."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ ROW = 16
 KEYS = 10_000  # distinct keys of every curve, so that caches are equally full everywhere
 
 _QUEUE = "growth"
-_CROWD_PREFETCH = 100  # of each consumer, with many consumers
+_CROWD_PREFETCH = 100  # of each of many consumers
 _CROWD_ACK_EVERY = 10
 _FILL_LIMIT_S = 400.0
-_HEAD = 400_000  # messages that a broker may hold in memory; later ones come from disk
+_HEAD = 400_000  # messages that a broker may have in memory; later ones are read from disk
 _WARM_UP_S = 30.0
 _SEED = 7
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measurement over sizes. Shapes: `prepare(address, size)` sets up the load on a new broker."""
+    """A measurement at several sizes. Shapes: `prepare(address, size)` sets up the load on a new broker."""
 
     panel: str
     title: str
@@ -64,7 +64,7 @@ class _Runner:
     def measure(self, stage: Stage, number: int, smallest: _Runner) -> None:
         """Add the cost of one round, and its ratio to that of the smallest size in the same round.
 
-        All sizes of a round are measured one after the other, so changes of the machine's speed meet both alike.
+        All sizes of a round are measured one after the other, so changes of the machine's speed affect both equally.
         """
         meter = Meter(self.broker)
         self.herd.run(stage.plan.settle_s)
@@ -80,7 +80,7 @@ class _Runner:
 
 
 def measure(stage: Stage, panel: str) -> None:
-    """Measure the curves of a panel: a broker for every size, then one size after the other, round by round."""
+    """Measure the curves of a panel: start a broker for every size, then measure all sizes in each round."""
     for curve in CURVES:
         if curve.panel == panel:
             with ExitStack() as running:
@@ -101,7 +101,7 @@ def _measure_curve(stage: Stage, curve: Curve, running: ExitStack) -> None:
             target = herd.published + max(3 * KEYS, backlog)
             herd.run(_WARM_UP_S, partial(_has_published, herd, target))
             runners.append(_Runner(curve, size, broker, herd))
-    for number in range(stage.plan.rounds):  # the smallest size first: the ratios of a round are told by it
+    for number in range(stage.plan.rounds):  # the smallest size first: the ratios of a round relate to it
         for one in runners:
             with stage.guarded(f"{curve.title} at {one.size:,}"):
                 one.measure(stage, number, runners[0])
@@ -147,14 +147,12 @@ def _backlog(address: Address, count: int) -> Herd:
 
 
 def _on_one_connection(address: Address, count: int) -> Herd:
-    """Set up consumers of one queue on one channel."""
     peer, keys = _one_queue(address)
     consume_all(peer, [_QUEUE] * count, _CROWD_PREFETCH)
     return Herd([source(address, keys)], [sink(peer, _CROWD_ACK_EVERY)], lead=LEAD)
 
 
 def _on_many_connections(address: Address, count: int) -> Herd:
-    """Set up consumers of one queue with a connection each."""
     control_peer, keys = _one_queue(address)
     control_peer.close()
     sinks = []
@@ -166,7 +164,7 @@ def _on_many_connections(address: Address, count: int) -> Herd:
 
 
 def _bindings(address: Address, count: int, *, renewed: bool) -> Herd:
-    """Set up wildcard bindings of which one matches; the others share words with the keys, in their positions."""
+    """Set up wildcard bindings, one of which matches; the others share words with the keys, at the same positions."""
     peer, keys = _one_queue(address)
     declare_bound(peer, ["growth-other"], ["other.*"])
     if renewed:

@@ -1,8 +1,8 @@
-"""Pauses: how long others wait while one client or operator does something to a whole group.
+"""Measures how long other clients wait while one operation works on a large group of messages or queues.
 
-Each verb meets a broker of its own. A light client beside it has the longest wait, from when a message was due until it
-came, and what all threads of the broker computed meanwhile, also while the machine let the client wait. The broker
-itself notes what the longest turn of its loop computed. A second broker, of sources, names the function of that turn.
+Each operation runs on a new broker. A light client records its longest wait, from when a message was due until it
+arrived, and the broker's CPU time in such a wait, which shows whether the broker or the machine was slow. The broker
+records the CPU time of its loop's turns; a second broker, run from sources, names the function of the longest one.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from broker.perf.wire import CONSUME_CHANNEL
 
 EVERY_S: Final = 0.001
 _LIMIT_S: Final = 120.0
-_LOOK_S: Final = 0.02
-_AFTER_S: Final = 1.0  # what a verb leaves behind is part of it
+_POLL_S: Final = 0.02
+_AFTER_S: Final = 1.0  # work that an operation leaves for later turns is part of it
 _QUEUE: Final = "pauses"
 _TARGET: Final = "pauses-target"
-_TRANSACTION: Final = 100_000  # as many as one may have by default
+_TRANSACTION: Final = 100_000  # acks, which fit into the default of amqp.tx_max_bytes
 _METHODS: Final = {
     "nack": (60, 120),
     "recover": (60, 110),
@@ -49,7 +49,7 @@ _METHODS: Final = {
 
 
 class Group:
-    """A broker with a group of messages or of queues, and the clients that hold it."""
+    """A broker with `count` messages or `count // 20` queues, and the client that works on them."""
 
     def __init__(self, broker: Broker, package: Path, count: int, folder: Path) -> None:
         self.broker = broker
@@ -62,21 +62,21 @@ class Group:
         """Publish the messages into one queue."""
         declare_bound(self.peer, [_QUEUE, _TARGET], ["g.#", "t.#"], durable=False)
         fill(self.broker.address, ["g.x"], self.count, _LIMIT_S)
-        self.until(self.count)
+        self.await_ready(self.count)
 
     def hold(self) -> None:
-        """Publish the messages, and let this client have all of them unacknowledged."""
+        """Publish the messages, and consume all of them without an ack."""
         self.fill()
         self.close()
         self.peer = PeerConnection(self.broker.address, CONSUME_CHANNEL)
         self.peer.consume(_QUEUE, "c", auto_ack=False, prefetch=0)
         herd = Herd([], [sink(self.peer, 0)])
-        herd.reach(_LIMIT_S, lambda: herd.delivered >= self.count, f"fewer than {self.count:,} messages came")
-        self.peer.received.clear()  # the herd has counted it
+        herd.reach(_LIMIT_S, lambda: herd.delivered >= self.count, f"fewer than {self.count:,} messages arrived")
+        self.peer.received.clear()  # the herd has counted these deliveries
         self.peer.socket.setblocking(True)
 
     def declare(self) -> None:
-        """Import a twentieth as many queues as there would be messages, each with a binding."""
+        """Import the queues, each with a binding."""
         self.write_definitions()
         self.slotmq("definitions", "import", str(self.file))
 
@@ -88,40 +88,39 @@ class Group:
         bindings = [{"destination": name, "routing_key": f"{name}.#", **bound} for name in names]
         self.file.write_text(json.dumps({"queues": queues, "bindings": bindings}))
 
-    def send(self, verb: str, arguments: bytes) -> None:
-        self.peer.socket.sendall(wire.method(self.peer.channel, _METHODS[verb], arguments))
+    def send(self, method: str, arguments: bytes) -> None:
+        self.peer.socket.sendall(wire.method(self.peer.channel, _METHODS[method], arguments))
 
-    def call(self, verb: str, arguments: bytes = b"") -> None:
+    def call(self, method: str, arguments: bytes = b"") -> None:
         """Send a method, and read until its answer."""
-        self.send(verb, arguments)
-        number, kind = _METHODS[verb]
-        self.peer.await_method((number, kind + 1))
+        self.send(method, arguments)
+        class_id, method_id = _METHODS[method]
+        self.peer.await_method((class_id, method_id + 1))
 
     def slotmq(self, *words: str) -> None:
-        """Run a command of the command line. Raises: RunFailed."""
+        """Run a `slotmq` command on the broker. Raises: RunFailed."""
         run_slotmq(self._package, *words, "--data-dir", str(self.broker.folder), limit_s=_LIMIT_S)
 
-    def until(self, ready: int) -> None:
-        """Return when the queue has this many ready messages. Raises: RunFailed."""
+    def await_ready(self, ready: int) -> None:
+        """Wait until the queue has this many ready messages. Raises: RunFailed."""
         stop_at = time.monotonic() + _LIMIT_S
         with closing(PeerConnection(self.broker.address, CONSUME_CHANNEL)) as peer:
             while (found := peer.queue_counts([_QUEUE])[0]) != ready:
                 if time.monotonic() > stop_at:
                     raise RunFailed(f"{found:,} messages ready, not {ready:,}")
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
     def close(self) -> None:
-        """Close the client's socket, with what it holds."""
         self.peer.socket.close()
 
 
-def _give_back(verb: str, arguments: bytes, *, requeued: bool = True) -> Callable[[Group], None]:
-    """Return what gives all messages back with a method, from a consumer that is over: none comes back at once."""
+def _return_all(method: str, arguments: bytes, *, requeued: bool = True) -> Callable[[Group], None]:
+    """Return an operation that cancels the consumer, so that nothing is redelivered, and returns all its messages."""
 
     def act(group: Group) -> None:
         group.call("cancel", wire.short_string("c") + b"\0")
-        group.send(verb, arguments)
-        group.until(group.count if requeued else 0)
+        group.send(method, arguments)
+        group.await_ready(group.count if requeued else 0)
 
     return act
 
@@ -135,12 +134,12 @@ def _roll_back(group: Group) -> None:
 
 def _close_channel(group: Group) -> None:
     group.peer.call(wire.close(group.peer.channel, wire.CHANNEL_CLOSE), wire.CHANNEL_CLOSE_OK)
-    group.until(group.count)
+    group.await_ready(group.count)
 
 
 def _close_socket(group: Group) -> None:
     group.peer.socket.close()
-    group.until(group.count)
+    group.await_ready(group.count)
 
 
 def _ack(group: Group) -> None:
@@ -155,22 +154,22 @@ def _delete(group: Group) -> None:
 def _policy(definition: Mapping[str, int]) -> Callable[[Group], None]:
     def act(group: Group) -> None:
         group.slotmq("policy", "set", "pauses", f"^{_QUEUE}$", json.dumps(definition))
-        group.until(0)
+        group.await_ready(0)
 
     return act
 
 
-Verb = tuple[Callable[[Group], None], Callable[[Group], None]]
-"""What is done to a group: the first makes the group, the second returns when the verb has its effect."""
+Operation = tuple[Callable[[Group], None], Callable[[Group], None]]
+"""An operation on a group: the first function creates the group, the second returns once the operation is complete."""
 
-VERBS: Final[Mapping[str, Verb]] = {
+OPERATIONS: Final[Mapping[str, Operation]] = {
     "purge": (Group.fill, lambda group: group.call("purge", b"\0\0" + wire.short_string(_QUEUE) + b"\0")),
     "delete": (Group.fill, _delete),
     "delete, unacked": (Group.hold, _delete),
     "ack": (Group.hold, _ack),
-    "nack, requeue": (Group.hold, _give_back("nack", struct.pack(">QB", 0, 3))),
-    "nack": (Group.hold, _give_back("nack", struct.pack(">QB", 0, 1), requeued=False)),
-    "recover": (Group.hold, _give_back("recover", b"\1")),
+    "nack, requeue": (Group.hold, _return_all("nack", struct.pack(">QB", 0, 3))),
+    "nack": (Group.hold, _return_all("nack", struct.pack(">QB", 0, 1), requeued=False)),
+    "recover": (Group.hold, _return_all("recover", b"\1")),
     "rollback": (Group.hold, _roll_back),
     "channel close": (Group.hold, _close_channel),
     "connection lost": (Group.hold, _close_socket),
@@ -183,22 +182,22 @@ VERBS: Final[Mapping[str, Verb]] = {
     "list": (Group.declare, lambda group: group.slotmq("list", "queues")),
     "policy": (Group.declare, lambda group: group.slotmq("policy", "set", "p", "^pauses", '{"max-length": 9}')),
 }
-"""What is measured, by its name in the table. Shapes: the last five have a twentieth as many queues as messages."""
+"""The operations by their names in the table. The last five work on queues, all others on messages."""
 
 
 def measure(stage: Stage) -> None:
-    """Measure each verb on the product, and find the function of its longest turn on sources."""
-    stage.in_turn({f"the pause of {name}": partial(_measure, stage, name) for name in VERBS}, 1)
+    """Measure each operation on the product, and find the function of its longest turn on sources."""
+    stage.in_turn({f"the pause of {name}": partial(_measure, stage, name) for name in OPERATIONS}, 1)
 
 
 def _measure(stage: Stage, name: str, _number: int) -> None:
-    (prepare, act), count = VERBS[name], stage.plan.group
+    (prepare, act), count = OPERATIONS[name], stage.plan.group
     turns = stage.folder / f"turns-{len(stage.run.rows('pauses'))}"
     with (
         brokers.slotmq(stage.new_folder(), package=stage.package, prefix=prefix(turns, names=False)) as broker,
         closing(Group(broker, stage.package, count, stage.folder)) as group,
     ):
-        figures = paused(group, VERBS[name], turns)
+        figures = paused(group, OPERATIONS[name], turns)
     stage.add("pauses", figures, title=name)
     named = turns.with_suffix(".named")
     with (
@@ -219,14 +218,13 @@ def _turns(file: Path, begun: float) -> list[tuple[float, str | None]]:
 
 
 def _longest_named(file: Path, begun: float) -> str:
-    """Return the function of the longest turn since a time of the monotonic clock."""
     named = [turn for turn in _turns(file, begun) if turn[1] is not None]
     return f"{max(named)[1]}" if named else "none over 10 ms"
 
 
-def paused(group: Group, verb: Verb, turns: Path) -> dict[str, Any]:
-    """Return the waits of a light client while a verb is carried out, the longest turn and the verb's time."""
-    prepare, act = verb
+def paused(group: Group, operation: Operation, turns: Path) -> dict[str, Any]:
+    """Return the waits of a light client during an operation, the longest turn, and the time that it took."""
+    prepare, act = operation
     prepare(group)
     with Crew({"light": watch}, group.broker.address, group.broker.service.processes.root) as crew:
         crew.gather("ready", _LIMIT_S)
@@ -240,14 +238,14 @@ def paused(group: Group, verb: Verb, turns: Path) -> dict[str, Any]:
 
 
 def watch(line: CrewPipe, address: Address, pid: int) -> None:
-    """Run the process of the light client of a broker with this pid."""
-    clock = ~pid << 3 | 2  # clock_getcpuclockid(3), of Linux: the time that all threads of a process have computed
+    """Run a light client in its own process, for a broker with this pid, until told to stop."""
+    clock = ~pid << 3 | 2  # clock_getcpuclockid(3) on Linux: the CPU time of all threads of a process
     light = LightClient(address, EXCHANGE, every_s=EVERY_S)
     light.await_route()
-    told = select.poll()
-    told.register(line, select.POLLIN)
+    poller = select.poll()
+    poller.register(line, select.POLLIN)
     line.tell("ready")
-    times = light.exchange(sys.maxsize, lambda: bool(told.poll(0)), lambda: time.clock_gettime_ns(clock))
+    times = light.run(sys.maxsize, lambda: bool(poller.poll(0)), lambda: time.clock_gettime_ns(clock))
     figures = {"p50_ms": times.percentile(50) / 1e6, "max_ms": times.percentile(100) / 1e6}
     line.tell("done", {**figures, "cpu_ms": light.spent.percentile(100) / 1e6})
     light.close()

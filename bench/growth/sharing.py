@@ -28,8 +28,8 @@ _HEAD_START_S = 0.5
 _PRESSURE_S = 120.0  # at most: it ends when the light client has measured enough
 _SILENT_MESSAGES = 200_000
 _SILENT_RECEIVE_BYTES = 65_536
-_FULL_LOOKS = 50
-_FULL_SHARE = 0.98  # of the published messages reach the reading consumers: the silent one accepts no more
+_FULL_TRIES = 50
+_FULL_SHARE = 0.98  # of the published messages: when so many reach the reading consumers, the silent one is full
 _CROWD_WINDOW = 100
 _BUSY, _SILENT = "growth-busy", "growth-silent"
 
@@ -39,8 +39,8 @@ class Pressure:
     """The load beside a light client.
 
     Shapes: `window` is the number of unconfirmed messages of each publisher, 0 for full speed; each of `publishers` has
-    a consumer if it is `consumed`, all of them on one queue if they are `together`. With a `width`, each message enters
-    that many queues without consumers; each message has a new key if they are `renewed`.
+    a consumer if `consumed`, all of them on one queue if `together`. With a `width`, each message is routed to that
+    many queues without consumers; with `renewed`, each message has a new key.
     """
 
     title: str
@@ -73,7 +73,7 @@ def pressures(crowd: int, width: int) -> list[Pressure]:
 
 
 def measure(stage: Stage) -> None:
-    """Measure the light client beside each pressure, and what consumers that read nothing cost the others."""
+    """Measure the light client beside each pressure, and the cost of silent consumers for the others."""
     beside = {f"beside {one.title}": partial(_beside, one) for one in pressures(stage.plan.crowd, stage.plan.width)}
     works: dict[str, Callable[[Stage, Broker], None]] = beside | {"beside a consumer that reads nothing": _silent}
 
@@ -87,12 +87,12 @@ def measure(stage: Stage) -> None:
 def _beside(pressure: Pressure, stage: Stage, broker: Broker) -> None:
     """Add the latency of a light client beside a pressure, and the shares of the pressure's members.
 
-    Each round's percentiles count, and the longest time of all. Where the machine stands still once, for 160 ms, one
-    message in a hundred of a single long round would wait for 110 ms.
+    Percentiles are taken from each of several short rounds: in a single long round, one stall of the machine of 160 ms
+    would raise the 99th percentile to 110 ms.
     """
     plan, address = stage.plan, broker.address
     control(address).close()
-    light = LightClient(address, EXCHANGE)  # connects before the others: beside them it would wait for every answer
+    light = LightClient(address, EXCHANGE)  # connects before the others, which would delay every answer
 
     def watch() -> None:
         for _ in range(plan.rounds):
@@ -114,7 +114,7 @@ def _beside(pressure: Pressure, stage: Stage, broker: Broker) -> None:
 
 
 def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
-    """Run the process of the pressure."""
+    """Run the pressure in its own process, until told to stop."""
     count = pressure.publishers
     queues = 1 if pressure.together else count
     peer = control(address)
@@ -134,9 +134,9 @@ def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
     herd = Herd(sources, sinks)
     line.tell("ready")
     line.await_word("go")
-    told = select.poll()
-    told.register(line, select.POLLIN)
-    moved = herd.run(_PRESSURE_S, lambda: bool(told.poll(0)))
+    poller = select.poll()
+    poller.register(line, select.POLLIN)
+    moved = herd.run(_PRESSURE_S, lambda: bool(poller.poll(0)))
     confirmed_per_s = sum(moved.confirmed_each) / moved.seconds
     line.tell("done", {"confirmed_per_s": confirmed_per_s, **moved.rates, **_spread(moved)})
     herd.close()
@@ -149,13 +149,13 @@ def _sink(address: Address, queue: str) -> Receiver:
 
 
 def _spread(moved: Moved) -> dict[str, float]:
-    """Return the smallest share of a member, relative to the average."""
+    """Return the smallest share of one client, relative to the average, of published and of delivered messages."""
     sides = {"confirmed_least_share": moved.confirmed_each, "delivered_least_share": moved.got_each}
     return {name: min(each) / fmean(each) for name, each in sides.items() if len(each) > 1 and any(each)}
 
 
 def _silent(stage: Stage, broker: Broker) -> None:
-    """Add the others' rate and cost with two silent consumers, relative to those without, round by round."""
+    """Add the ratios of the other clients' rate and cost with two silent consumers to those without, in each round."""
     address = broker.address
     peer = control(address)
     declare_bound(peer, [_BUSY, _SILENT], ["g.#", "s.#"])
@@ -184,8 +184,8 @@ def _silent_consumer(address: Address, queue: str) -> PeerConnection:
 
 
 def _run_until_full(herd: Herd, stage: Stage) -> None:
-    """Publish until sockets and connection are full of the messages that the silent consumer does not read."""
-    for _ in range(_FULL_LOOKS):
+    """Publish until the buffers of the silent consumer's connection are full."""
+    for _ in range(_FULL_TRIES):
         moved = herd.run(stage.plan.settle_s)
         if sum(moved.got_each) >= sum(moved.sent_each) * _FULL_SHARE:
             return

@@ -1,4 +1,4 @@
-"""Soak: the resident memory of a broker on which connections, queues, bindings, replies and backlogs come and go."""
+"""Measures a broker's memory while connections, queues, bindings, replies and backlogs are created and deleted."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _BACKLOG: Final = 10_000
 _BACKLOG_EVERY: Final = 250  # rounds
 _BODY_BYTES: Final = 1000
 _PUBLISHED: Final = 5
-_QUEUES: Final = 50  # names in turn
+_QUEUES: Final = 50  # names, used in turn
 _PURGE: Final = (50, 30)
-_TENTH: Final = 10  # the end is compared with a later start: caches are full after a tenth of the time, or two
+_TENTH: Final = 10  # the last tenth is compared with the third: caches fill during the first two
 
 
 def measure(stage: Stage) -> None:
-    """Let a broker churn for the plan's time, and add its resident memory every five seconds."""
+    """Churn a broker for `soak_s`, and record its resident memory every five seconds."""
     with (
         stage.guarded("the soak"),
         brokers.slotmq(stage.new_folder(), package=stage.package) as broker,
@@ -38,7 +38,7 @@ def measure(stage: Stage) -> None:
         begun = sampled = time.monotonic()
         samples: list[tuple[float, int]] = []
         rounds = 0
-        for rounds in _churned(broker.address, peer):  # noqa: B007 - the last number counts
+        for rounds in _churned(broker.address, peer):  # noqa: B007 - used after the loop
             now = time.monotonic()
             if now >= sampled:
                 sampled += _SAMPLE_S
@@ -54,7 +54,7 @@ def measure(stage: Stage) -> None:
 
 
 def _ends(samples: list[tuple[float, int]]) -> dict[str, Any]:
-    """Return the median memory of the third and of the last tenth of the time, and the highest sample."""
+    """Return the median memory in the third and in the last tenth of the time, and the highest sample."""
     sizes = [size / MIB for _second, size in samples]
     tenth = max(1, len(sizes) // _TENTH)
     return {
@@ -65,7 +65,7 @@ def _ends(samples: list[tuple[float, int]]) -> dict[str, Any]:
 
 
 def _churned(address: Address, peer: PeerConnection) -> Iterator[int]:
-    """Churn, and yield the number of each round: a new connection with a queue, a reply queue; sometimes a backlog."""
+    """Yield the number of each round: a new connection with a queue, a reply queue, sometimes a backlog."""
     names = cycle([f"soak-{place}" for place in range(_QUEUES)])
     for number in count(1):
         name, key = next(names), f"soak.{number}"
@@ -85,7 +85,6 @@ def _churned(address: Address, peer: PeerConnection) -> Iterator[int]:
 
 
 def _backlog(peer: PeerConnection) -> None:
-    """Fill a queue, purge and delete it."""
     name = "soak-backlog"
     peer.declare_queue(name, durable=True)
     many = wire.publish(peer.channel, "", name, bytes(_BODY_BYTES), persistent=True) * 100

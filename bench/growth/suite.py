@@ -1,4 +1,4 @@
-"""The growth of costs in a large broker, the share of each client, and the pauses of others."""
+"""How the cost of a message grows in a large broker, how clients share it, and how long operations delay others."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from bench.tables import Column, table, table_of
 
 FLAT: Final = 1.2  # ratio to the cost at the smallest size: "flat within 20 %"
 _TITLES: Final = {
-    "queues": "queues that the messages go to",
-    "backlog": "messages that stand in the queue",
+    "queues": "queues that receive the messages",
+    "backlog": "messages in the queue",
     "consumers": "consumers of one queue",
     "bindings": "bindings of the exchange",
 }
@@ -29,8 +29,8 @@ _SHARES: Final = {"confirmed_least_share": "published", "delivered_least_share":
 class Plan:
     """The extent of a run.
 
-    Units: a cell is measured `rounds` times for `seconds` each, after `settle_s` that do not count; the rounds of a
-    light client take `share_factor` times `seconds` together.
+    Units: a cell is measured `rounds` times for `seconds` each, after an unmeasured `settle_s`; all rounds of a light
+    client together take `share_factor` times `seconds`.
     """
 
     queues: tuple[int, ...] = extent((1, 10, 100, 1_000, 10_000), (1, 1_000))
@@ -56,7 +56,7 @@ def curves_of(run: Run) -> dict[tuple[str, str], list[Row]]:
 
 
 def verdict(rows: Iterable[Row]) -> str:
-    """Return whether a curve is flat, and otherwise its worst size."""
+    """Describe a curve: flat, or its ratio at the worst size."""
     worst = max(rows, key=lambda row: float(row["times"] or 0.0))
     times = worst["times"] or 1.0
     return f"flat within {max(0.0, times - 1):.0%}" if times <= FLAT else f"{times:.1f} times at {worst['size']:,}"
@@ -71,7 +71,7 @@ def _costs(run: Run) -> str:
 
 
 def _light(run: Run) -> str:
-    """Return the light client's latencies, the longest time of all rounds, and the smallest share of a member."""
+    """Return the light client's latencies, its longest one, and the smallest share of another client."""
 
     def members(row: Row, figure: str) -> str:
         found = run.row("members", title=row["title"])
@@ -91,7 +91,7 @@ def _light(run: Run) -> str:
 
 
 def _pauses(run: Run) -> str:
-    """Return the longest wait beside each verb, how long the verb took, and where its longest turn went."""
+    """Return the longest wait beside each operation, its duration, and the function of its longest turn."""
     columns = [
         Column("", "title", str),
         Column("longest wait", "max_ms", "{:.1f} ms".format),
@@ -146,7 +146,6 @@ def _draw(figure: Any, run: Run) -> bool:
 
 
 def _draw_soak(figure: Any, run: Run) -> bool:
-    """Draw the resident memory over the minutes."""
     rows, axes = run.rows("soak"), figure.subplots()
     axes.plot([row["second"] / 60 for row in rows], [row["rss_mb"] for row in rows], color=BLUE, linewidth=1)
     axes.set_ylim(bottom=0)

@@ -1,9 +1,9 @@
-"""Runs a broker, and writes down the longest turns of its loop with what each computed.
+"""Runs a broker, and writes the long turns of its event loop with their CPU time to a file.
 
-``python turn_sampler.py FILE -m broker serve ...``. The loop notes each millisecond what its thread has computed since:
-no other program and no other thread adds to that. With the word ``names`` before FILE a thread also asks the loop for
-a sign of life again and again, and samples the loop's stack while it waits for one. Compiled functions have no frames
-to sample, so the product is timed, and a broker of sources says where.
+``python turn_sampler.py FILE -m broker serve ...``. Every millisecond the loop reads the CPU time of its own thread, to
+which no other program or thread adds. With the word ``names`` before FILE, a thread also pings the loop repeatedly and
+samples the loop's stack until it answers. Compiled functions have no frames to sample: the compiled broker is timed,
+and a broker run from sources names the function.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ _EVERY_S = 0.002
 _TICK_S = 0.001
 _LEAST_S = 0.01  # shorter turns are not written
 _LEAST_CPU_S = 0.002
-_MOST = 0.5  # the share of the samples that the named function and its callers have
+_COMMON_SHARE = 0.5  # of the samples contain the named function
 _PACKAGE = f"{Path(__file__).resolve().parents[2] / 'broker'}/"
 
 
 def prefix(file: Path, *, names: bool) -> tuple[str, ...]:
-    """Return the interpreter options that run a broker so; with `names` the file also has the functions."""
+    """Return the interpreter options that run a broker under this sampler; `names` records functions, too."""
     return (__file__, *(["names"] if names else []), str(file))
 
 
 def deepest(samples: Sequence[Sequence[str]]) -> str:
-    """Return the innermost function that most samples have, each from the outermost to the innermost."""
+    """Return the innermost function of at least half of the samples, which list functions from the outermost one."""
     counts = Counter(name for sample in samples for name in dict.fromkeys(sample))
     depths: dict[str, int] = {}
     for sample in samples:
         for depth, name in enumerate(sample):
             depths[name] = max(depths.get(name, 0), depth)
-    common = [name for name, count in counts.items() if count >= _MOST * len(samples)]
+    common = [name for name, count in counts.items() if count >= _COMMON_SHARE * len(samples)]
     return max(common, key=lambda name: depths[name], default="")
 
 
@@ -58,7 +58,7 @@ def _names(frame: FrameType | None) -> list[str]:
 
 
 def _watch(loop: asyncio.AbstractEventLoop, thread: int, file: Path) -> None:
-    """Write a line for each turn that took long: when it ended, its seconds, its function."""
+    """Write a line for each long turn: its end, its seconds, its function."""
     answered = threading.Event()
     with file.open("a", buffering=1) as lines:
         while True:
@@ -67,7 +67,7 @@ def _watch(loop: asyncio.AbstractEventLoop, thread: int, file: Path) -> None:
             loop.call_soon_threadsafe(answered.set)
             samples = []
             while not answered.wait(_EVERY_S):
-                samples.append(_names(sys._current_frames().get(thread)))  # noqa: SLF001 - as its page says
+                samples.append(_names(sys._current_frames().get(thread)))  # noqa: SLF001 - documented for debugging
             took = time.monotonic() - asked
             if took > _LEAST_S and samples:
                 lines.write(json.dumps([time.monotonic(), took, deepest(samples)]) + "\n")
@@ -75,7 +75,7 @@ def _watch(loop: asyncio.AbstractEventLoop, thread: int, file: Path) -> None:
 
 
 def _clock(loop: asyncio.AbstractEventLoop, file: Path) -> None:
-    """Write a line for each turn that computed much: when it ended, its CPU seconds, at most a tick too many."""
+    """Write a line for each turn with much CPU time: its end, its CPU seconds (at most a tick too many), None."""
     lines = file.open("a", buffering=1)
     before = time.thread_time()
 
@@ -91,7 +91,7 @@ def _clock(loop: asyncio.AbstractEventLoop, file: Path) -> None:
 
 
 def _watched(make: Callable[[], Any], file: Path, *, names: bool) -> Callable[[], Any]:
-    """Return a maker of event loops that are watched from the thread that makes them."""
+    """Return a factory of event loops whose turns are recorded; call it in the thread that runs the loop."""
 
     def made() -> Any:
         loop = make()

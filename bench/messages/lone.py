@@ -1,4 +1,4 @@
-"""A lone client, which waits for each answer before it does the next thing: what blocking clients do all day."""
+"""A lone client, which waits for each answer before its next call, as blocking clients do."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class NagleAddress(Address):
 
 @dataclass(frozen=True, slots=True)
 class LoneCall:
-    """One thing that a client does again and again, with one connection and nothing else in flight."""
+    """A call that a client repeats on one connection, with nothing else in flight."""
 
     kind: str
     stage: str = "flow"
@@ -76,7 +76,6 @@ class LoneCall:
 
 
 def _timed(call: Call, limits: Limits) -> list[float]:
-    """Return the seconds of each call."""
     times: list[float] = []
     ends_at = time.monotonic() + limits.lone_seconds
     while len(times) < 2 or (len(times) < limits.lone_calls - 1 and time.monotonic() < ends_at):
@@ -105,7 +104,7 @@ def _connecting(address: Address, _calls: int) -> Iterator[Call]:
 
 @contextmanager
 def _at_queue(address: Address, stock: int = 0) -> Iterator[PeerConnection]:
-    """Provide a connection and a queue with as many messages, and remove the queue."""
+    """Provide a connection and a queue with `stock` messages; delete the queue afterwards."""
     peer = PeerConnection(address, _CHANNEL)
     try:
         peer.call(wire.queue_delete(_CHANNEL, _QUEUE), wire.QUEUE_DELETE_OK)  # left by a failed run
@@ -120,7 +119,6 @@ def _at_queue(address: Address, stock: int = 0) -> Iterator[PeerConnection]:
 
 @contextmanager
 def _confirming(address: Address, _calls: int) -> Iterator[Call]:
-    """Publish a transient message and wait for its confirm."""
     with _at_queue(address) as peer:
         peer.select_confirms()
         yield lambda: _called(peer, wire.BASIC_ACK, _publish())
@@ -128,7 +126,6 @@ def _confirming(address: Address, _calls: int) -> Iterator[Call]:
 
 @contextmanager
 def _getting(address: Address, calls: int) -> Iterator[Call]:
-    """Get a message from a queue that has many."""
     with _at_queue(address, calls) as peer:
         yield lambda: _called(peer, _BASIC_GET_OK, _get())
 
@@ -144,7 +141,6 @@ def _publishing_and_getting(address: Address, _calls: int) -> Iterator[Call]:
 
 @contextmanager
 def _acking(address: Address, calls: int) -> Iterator[Call]:
-    """Ack a delivery, and wait for the next one; the prefetch is 1."""
     with _at_queue(address, calls + 1) as peer:
         peer.consume(_QUEUE, "lone", auto_ack=False, prefetch=1)
         peer.await_method(wire.BASIC_DELIVER)
@@ -184,4 +180,4 @@ KINDS: Mapping[str, tuple[str, Callable[[Address, int], AbstractContextManager[C
         _with_nagle(_publishing_and_getting),
     ),
 }
-"""What a lone client does: the title, and the connection that does it."""
+"""The kinds of calls: the title, and a context manager that connects and provides the call."""

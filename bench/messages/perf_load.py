@@ -34,8 +34,8 @@ _FLOWS: Final[dict[str, tuple[str, tuple[str, ...]]]] = {
     "S2": ("transient, confirms, manual ack", _ACKS),
     "S3": ("persistent, durable, confirms, manual ack", (*_ACKS, "--persistent")),
 }
-_UNBOUNDED: Final = ("-c", "1000000", "-q", "1000", "-A", "100")  # more unconfirmed messages than any run has
-_UNSENT: Final = ("--unsent", "16KiB")  # what waits in the publisher's own kernel says nothing about the broker
+_UNBOUNDED: Final = ("-c", "1000000", "-q", "1000", "-A", "100")  # a window that no run fills
+_UNSENT: Final = ("--unsent", "16KiB")  # excludes the wait in the publisher's own send buffer
 _EXTRA: Final = {
     "queued_at_end": ("queued", 1.0),
     "declare_bindings": ("declare_s", 1.0),
@@ -52,11 +52,10 @@ KEYS: Final = tuple(f"bench.{number % 97:02d}.{number:08d}" for number in range(
 class PerfLoad:
     """A scenario of `slotmq perf`.
 
-    Shapes: `words` are its name and flags, in which the fields of the limits stand in braces; `seconds` is the field
-    with the length of a run; `copies` are the deliveries of a message. A load of the `queue` is published before the
-    run, too, so that a run finds every route in the cache; the queue is deleted after it. The bare relay runs it with
-    these `consumers`, the `relay_window`, and at the rate if it is `paced`. Of a load that is `only_setup` no message
-    counts.
+    Shapes: `words` are its name and flags, with fields of the limits in braces; `seconds` names the field with the
+    length of a run; `copies` is the number of deliveries of each message. With a `queue`, the scenario first runs
+    unmeasured, so that every route is cached, and the queue is deleted afterwards. The bare relay has `consumers` and
+    `relay_window`, and the rate of the limits if `paced`. With `only_setup`, messages do not count.
     """
 
     name: str
@@ -93,8 +92,8 @@ class PerfLoad:
 
         Units: latencies are from when a message was due, at full speed from when it was sent, without consumers until
         its confirm; `queued` counts the messages in the queues when the publisher ended; `fdatasync_us` is one append
-        and sync on the broker's disk, and `beyond_us` what a confirm takes beyond it, both medians; `held_bytes` is
-        what the broker's memory grew by at its peak, `flight_bytes` the bodies on their way.
+        and sync on the broker's disk, and `beyond_us` the rest of a confirm's latency, both medians; `held_bytes` is
+        the growth of the broker's memory at its peak, `flight_bytes` the size of the bodies in flight.
         """
         seconds = getattr(limits, self.seconds)
         window = min(limits.window, max(_LEAST_WINDOW, _FLIGHT_BYTES // self.body_bytes))
@@ -110,7 +109,7 @@ class PerfLoad:
                 broker.delete(self.queue)
         totals, times = result.totals, result.latency_us or result.confirm_latency_us
         messages = totals.delivered or totals.published
-        used.pop("cpu_us", None)  # what a message is depends on the load
+        used.pop("cpu_us", None)  # computed below, because what counts as a message depends on the load
         figures = used | {"messages": messages, "seconds": result.seconds}
         if scenario == "routing":
             messages = 0 if self.only_setup else totals.published
@@ -134,9 +133,9 @@ class PerfLoad:
 
 
 def flow(kind: str, size: int) -> PerfLoad:
-    """Return S1 to S3: one publisher, one queue, one consumer, at full speed, which differ in their guarantees.
+    """Return one of S1 to S3, which differ in guarantees: one publisher, one queue, one consumer, at full speed.
 
-    Large bodies have brokers of their own: memory that another row left free would hide what they take.
+    Large bodies have brokers of their own: memory that another scenario had freed would hide what they use.
     """
     said, words = _FLOWS[kind]
     large = size > FRAME_BYTES
@@ -151,28 +150,28 @@ def flow(kind: str, size: int) -> PerfLoad:
 
 
 def fanout(size: int) -> PerfLoad:
-    """Return S4: a publisher with confirms, which bound its lead, and consumers without acks; per delivery."""
+    """Return S4: a publisher whose confirms limit its lead, and consumers without acks; per delivery."""
     title = f"fan-out into {FANOUT} queues, transient, auto-ack, {size_text(size)}, per delivery"
     words = ("fanout", "-y", str(FANOUT), "-s", str(size), "-c", "{window}", "-a", "--keys", "{keys}")
     return PerfLoad(f"S4-{size}", title, words, size, "fanout_seconds", FANOUT, relayed=False)
 
 
 def routing(name: str, bindings: int) -> PerfLoad:
-    """Return S5: keys that were never published before, of which one in a hundred matches a wildcard binding."""
+    """Return S5: keys that were never published before; one in a hundred matches a wildcard binding."""
     title = f"{bindings:,} wildcard bindings, 1 % match, ever new keys, transient, 16 B, per publish"
     words = ("routing", "--bindings", str(bindings), "-s", "16", "-c", "{window}")
     return PerfLoad(name, title, words, stage="routing", rounds=2, consumers=0)
 
 
 def declared(bindings: int) -> PerfLoad:
-    """Return the declaration of bindings in a fresh broker: memory that it has freed before would hide theirs."""
+    """Return the declaration of bindings in a fresh broker, because freed memory would hide theirs."""
     words = ("routing", "--bindings", str(bindings), "-C", "100")
     title = f"{bindings:,} wildcard bindings: declare, memory"
     return PerfLoad("bindings", title, words, stage="bindings", rounds=1, relayed=False, only_setup=True)
 
 
 def latency(size: int) -> PerfLoad:
-    """Return S6: a steady rate on a fixed schedule, and the time of each message from when it was due."""
+    """Return S6: a steady rate on a fixed schedule; a latency counts from when the message was due."""
     title = f"latency at 1,000 messages/s, transient, auto-ack, {size_text(size)}"
     words = ("latency", "-s", str(size), "-r", "{rate}", "-a", "-e", "bench-latency", "-k", "bench.latency")
     return PerfLoad(f"S6-{size}", title, (*words, "--keys", "{keys}"), size, "latency_seconds", paced=True)
@@ -186,7 +185,7 @@ CONNECTIONS: Final = PerfLoad(
     rounds=1,
     relayed=False,
 )
-"""S8: idle connections, in a fresh broker: the cost of opening and of keeping one."""
+"""S8: idle connections in a fresh broker: the cost of opening one, and its memory."""
 PINGPONG: Final = PerfLoad("S9", f"{_SAID_PAIRS}, per message", _PAIRS, relayed=False)
 """S9: pairs of clients that each wait for every single message, which rules out batching."""
 LONE_CONFIRM: Final = PerfLoad(
@@ -214,7 +213,7 @@ def full_speed(kind: str, size: int) -> PerfLoad:
 
 
 def over_tls(kind: str, size: int) -> PerfLoad:
-    """Return the same load over both ports of a broker, one after the other."""
+    """Return a load that runs first over the plain port of a broker, then over its TLS port."""
     said, words = (_SAID_PAIRS, _PAIRS) if kind == "S9" else (_FLOWS[kind][0], ("throughput", *_FLOWS[kind][1]))
     title = f"TLS beside plain: {said}, {size_text(size)}"
     words = (*words, "-s", str(size))
@@ -222,7 +221,7 @@ def over_tls(kind: str, size: int) -> PerfLoad:
 
 
 def mqtt(name: str, said: str, *words: str, subscribers: int = 1, paced: bool = False) -> PerfLoad:
-    """Return a load of MQTT clients with 16 bytes, in brokers of its own; per delivery."""
+    """Return a load of MQTT clients with bodies of 16 bytes, in brokers of its own; per delivery."""
     words = ("mqtt", "-s", "16", "-y", str(subscribers), *words)
     return PerfLoad(
         f"{name}-16",
@@ -239,7 +238,7 @@ def mqtt(name: str, said: str, *words: str, subscribers: int = 1, paced: bool = 
 def relayed(
     body_bytes: int, seconds: float, *, consumers: int = 1, per_s: float | None = None, window: int = 0
 ) -> Figures:
-    """Return the cost per message of a relay that sends every byte to its consumer, and the latency.
+    """Return the cost per message and the latency of a relay that sends every byte to its consumers.
 
     Without consumers the relay only reads, and with a window it confirms; the figures are then per publish.
 

@@ -17,7 +17,7 @@ from bench.messages.tables import (
     times_of_peer,
     verdicts,
 )
-from bench.picture import BLUE, GREEN, GREY, ORANGE, PALE, RED, bars, headroom, logarithmic, lying_bars, spreads
+from bench.picture import BLUE, GREEN, GREY, ORANGE, PALE, RED, bars, headroom, horizontal_bars, logarithmic, spreads
 from bench.run import Run
 
 _COLOURS = {COMPILED: BLUE, INTERPRETED: PALE, PEER: ORANGE, CEILING: GREY}
@@ -42,7 +42,7 @@ _PANELS = (
 
 
 def cost(figure: Any, run: Run) -> bool:
-    """Draw CPU time per message, and the ratio of RabbitMQ's to it; return whether there is any."""
+    """Draw CPU time per message and its ratio to RabbitMQ's; return whether the run has such figures."""
     judged = ours(run)
     names = [
         name
@@ -87,7 +87,7 @@ def _ratios(axes: Any, run: Run, names: list[str]) -> None:
 
 
 def more(figure: Any, run: Run) -> bool:
-    """Draw figures that are no cost per message, one panel each; return whether there are any."""
+    """Draw the figures other than cost per message, a panel each; return whether the run has any."""
     panels = [one for one in _PANELS if one[1] in run.row(one[0], broker=ours(run))]
     if not panels:
         return False
@@ -96,7 +96,7 @@ def more(figure: Any, run: Run) -> bool:
     for axes, (scenario, name, title) in zip(places, panels, strict=False):
         found = {one: max(run.row(scenario, broker=one)[name] or 0.0, 0.0) for one in brokers(run)}
         found = {one: value for one, value in found.items() if name in run.row(scenario, broker=one)}
-        lying_bars(axes, found, [_COLOURS.get(one, GREEN) for one in found], title)
+        horizontal_bars(axes, found, [_COLOURS.get(one, GREEN) for one in found], title)
         if (scenario, name) in wanted:
             axes.axvline(wanted[scenario, name], color=RED, linestyle=":", linewidth=1.4)
     for axes in places[len(panels) :]:

@@ -74,7 +74,7 @@ class Backlog:
 
 
 def _publish(broker: Broker, limits: Limits) -> Figures:
-    """Publish the stock, or as much of it as the time allows."""
+    """Publish the stock, or as much of it as the time limit allows."""
     memory = Meter(broker)
     broker.count(_QUEUE)
     memory.start()
@@ -90,7 +90,7 @@ def _publish(broker: Broker, limits: Limits) -> Figures:
 
 
 def _restart(broker: Broker, stock: int, *, killed: bool) -> float:
-    """Restart the broker and return the seconds until it accepts a client and reports that all messages are there.
+    """Restart the broker, and return the seconds until it accepts a client and reports all messages.
 
     Raises: RunFailed when messages are missing; BrokerFailed.
     """
@@ -107,7 +107,7 @@ Scenario = PerfLoad | LoneCall | Backlog
 
 
 def kind(scenario: str) -> str:
-    """Return what decides how a scenario is shown: its last word if that is full or tls, large, or its number."""
+    """Return the kind of a scenario, which selects its table: full or tls (its last word), large, or its first word."""
     first, *rest = scenario.split("-")
     if rest and rest[-1] in ("full", "tls"):
         return rest[-1]
@@ -159,5 +159,5 @@ def titles(scenarios: Sequence[Scenario]) -> dict[str, str]:
 
 
 def for_all(scenario: Scenario) -> bool:
-    """Return whether a scenario runs against every broker; the others leave out SlotMQ interpreted."""
+    """Return whether a scenario runs against every broker, including SlotMQ interpreted."""
     return scenario.rounds > _FEW_ROUNDS or scenario.name in ("S5-10k", "S5-100k", "S7", "S8", "bindings")

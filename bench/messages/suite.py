@@ -29,7 +29,7 @@ from broker.perf.peer import Address
 
 _CEILING_SECONDS: Final = 0.5
 _REST_SECONDS: Final = 3.0
-_LOOK_SECONDS: Final = 0.25
+_POLL_SECONDS: Final = 0.25
 _REST_SHARE: Final = 0.1  # of a core, for the timers of all brokers
 _BROKERS: Final = ("compiled", "interpreted", "rabbitmq")
 
@@ -73,7 +73,7 @@ def measure(stage: Stage, options: argparse.Namespace, _suite: Suite) -> None:
 
 
 def measure_scenario(stage: Stage, scenario: Scenario, running: Sequence[Broker], limits: Limits) -> None:
-    """Measure one scenario against the brokers in turn; each run waits until the others have cleaned up."""
+    """Measure one scenario against the brokers in turn; each run waits until all brokers are idle."""
 
     def measured(broker: Broker, _number: int) -> None:
         _rest(running)
@@ -85,15 +85,15 @@ def measure_scenario(stage: Stage, scenario: Scenario, running: Sequence[Broker]
 
 
 def _rest(running: Sequence[Broker]) -> None:
-    """Wait until the brokers started here are idle for a moment, or for a few seconds: RabbitMQ takes a while."""
+    """Wait until the brokers are idle, at most a few seconds: RabbitMQ works on after a run."""
     trees = [broker.processes for broker in running if broker.processes is not None]
     deadline = time.monotonic() + _REST_SECONDS
     spent_s = -1.0
     while trees and time.monotonic() < deadline:
         before_s, spent_s = spent_s, sum(tree.usage().cpu_s for tree in trees)
-        if spent_s - before_s <= _REST_SHARE * _LOOK_SECONDS:
+        if spent_s - before_s <= _REST_SHARE * _POLL_SECONDS:
             return
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
 
 
 def add_relay_times(run: Run) -> None:
@@ -105,9 +105,9 @@ def add_relay_times(run: Run) -> None:
 
 
 class Starter:
-    """Start all brokers of a stage at once: those that are not measured sit idle.
+    """Starts all brokers of a stage at once; those that are not being measured are idle.
 
-    Raises: BrokerFailed immediately, when the broker at --url cannot be used.
+    Raises: BrokerFailed at once when the broker at --url cannot be used.
     """
 
     def __init__(self, stage: Stage, options: argparse.Namespace) -> None:
@@ -170,7 +170,7 @@ class Starter:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     limits = Limits()
-    parser.add_argument("--seconds", type=float, help=f"publish at most so long per run ({limits.seconds:g})")
+    parser.add_argument("--seconds", type=float, help=f"publish for so many seconds per run ({limits.seconds:g})")
     parser.add_argument("--keys", type=int, default=limits.keys, help="distinct routing keys (%(default)s)")
     parser.add_argument("--window", type=int, default=limits.window, help="unconfirmed messages (%(default)s)")
     parser.add_argument("--stock", type=int, help=f"queued messages of S7 ({limits.stock:,})")

@@ -1,4 +1,4 @@
-"""The tables of a run: cost beside RabbitMQ and a bare relay, floors and goals, which are judged as they stand."""
+"""The tables of a run: cost beside RabbitMQ and a bare relay, floors and goals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from bench.messages.rows import kind, measure_of
 from bench.run import Row, Run
-from bench.tables import Column, Goal, goals_table, known, look_of, machine_text, table
+from bench.tables import Column, Goal, formatter_of, goals_table, known, machine_text, table
 from broker.figures.numerals import number_text
 
 FLOORS = {
@@ -18,7 +18,7 @@ FLOORS = {
 }
 """The minimum ratio to RabbitMQ's messages per broker CPU-second."""
 NUMBERED = ("S5-100k", "S7", "S8", "bindings")
-"""Scenarios whose figures depend on how many there are: a quick run does not judge them."""
+"""Scenarios whose figures depend on the numbers of a run: a quick run does not judge them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,15 @@ def times_of_peer(run: Run, broker: str, scenario: str) -> float | None:
 
 
 def is_usual(scenario: str) -> bool:
-    """Return whether CPU time per message and messages per second say all about a scenario."""
+    """Return whether a scenario has no figures but CPU time per message and messages per second."""
     return kind(scenario) not in COLUMNS
 
 
 def verdicts(run: Run) -> list[tuple[Wanted, float]]:
     """Return every goal that has a figure of the judged broker, with the figure."""
     found = [(goal, run.row(goal.scenario, broker=ours(run))[goal.figure]) for goal in GOALS]
-    left_out = NUMBERED if run.facts["quick"] else ()
-    return [(goal, figure) for goal, figure in found if figure is not None and goal.scenario not in left_out]
+    excluded = NUMBERED if run.facts["quick"] else ()
+    return [(goal, figure) for goal, figure in found if figure is not None and goal.scenario not in excluded]
 
 
 def _title(run: Run, scenario: str) -> str:
@@ -157,7 +157,7 @@ def _other(run: Run) -> str:
 
 
 def _of_kind(run: Run, wanted: str) -> str:
-    """Return one table of all scenarios of a kind, a line for each broker."""
+    """Return one table of all scenarios of a kind, with a line for each broker."""
     lines = []
     for scenario, title in run.facts["titles"].items():
         if kind(scenario) == wanted:
@@ -174,13 +174,10 @@ def _floors(run: Run) -> str:
 
 
 def _goals(run: Run) -> str:
-    make = {True: Goal.at_least, False: Goal.at_most}
-    goals = [
-        make[goal.figure.endswith("per_s")](
-            f"{goal.scenario} `{goal.figure}`", found, goal.wanted, look_of(goal.figure)
-        )
-        for goal, found in verdicts(run)
-    ]
+    goals = []
+    for goal, found in verdicts(run):
+        make = Goal.at_least if goal.figure.endswith("per_s") else Goal.at_most
+        goals.append(make(f"{goal.scenario} `{goal.figure}`", found, goal.wanted, formatter_of(goal.figure)))
     return goals_table(one for each in goals for one in each)
 
 

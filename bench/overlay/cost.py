@@ -1,7 +1,7 @@
-"""The cost of a forwarded message in a middle broker, beside S1 on a broker without an overlay, in turn.
+"""Measures the cost of a forwarded message in a middle broker and, in turn, S1 on a broker without an overlay.
 
-S1 is transient, without confirms and acks, from one publisher to one consumer at full speed. The overlay's chain gets
-the same load: a leaf for the publisher, one broker between, a leaf for the consumer.
+S1 has transient messages without confirms and acks, one publisher and one consumer, at full speed. The overlay is a
+chain under the same load: a leaf for the publisher, one broker between, a leaf for the consumer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def measure(stage: Stage) -> None:
 
 
 def _measured(stage: Stage, form: str, size: int, alone: Broker, tree: Tree, _round: int) -> None:
-    """Add what a message costs a broker by itself, and each broker of a chain."""
+    """Record the cost of a message in a single broker, and in each broker of a chain."""
     seconds = stage.plan.cost_seconds
     own = _sent(alone.address, alone.address, size, seconds, lambda: {"alone": threads_s(alone.service.processes)})
     chained = _sent(tree.address("pb"), tree.address("sb"), size, seconds, tree.each_cpu_s)
@@ -65,7 +65,7 @@ def _measured(stage: Stage, form: str, size: int, alone: Broker, tree: Tree, _ro
 def _sent(
     publish_at: Address, consume_at: Address, size: int, seconds: float, used: Callable[[], Mapping[str, float]]
 ) -> Figures:
-    """Send messages at full speed; return the rate, and by each process what a message costs it in microseconds."""
+    """Send messages at full speed; return the rate, and the CPU microseconds per message of each process."""
     queue = f"bench-cost-{size}"
     subscriber = control(consume_at, durable=True)
     declare_bound(subscriber, [queue], ["bench.*.#"])
@@ -80,7 +80,7 @@ def _sent(
         moved = herd.run(seconds)
         costs = {name: (after - before[name]) / moved.messages * 1e6 for name, after in used().items()}
         sender.stop()
-        herd.run(_DRAIN_LIMIT_S, lambda: herd.delivered >= herd.published)  # what is in flight belongs to this run
+        herd.run(_DRAIN_LIMIT_S, lambda: herd.delivered >= herd.published)  # messages in flight belong to this run
     peer = PeerConnection(consume_at, PUBLISH_CHANNEL)
     peer.call(wire.queue_delete(peer.channel, queue), wire.QUEUE_DELETE_OK)
     peer.close()

@@ -1,7 +1,7 @@
-"""The failure test: of three brokers in one tree node two are killed, while clients go on as if nothing happened.
+"""The failure test: two of three brokers in one tree node are killed while clients publish and consume.
 
-Source: section 5.2 of the paper, Figure 7. Of 100 topics two groups of subscribers at one site and one at another want
-the first half; a fourth group, which wants the second half, comes when only one of the three brokers is left.
+Source: section 5.2 of the paper, Figure 7. Of 100 topics, two groups of subscribers at one site and a third at another
+subscribe to the first half. A fourth group subscribes to the second half when only one of the three brokers is left.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BUCKET_NS = 100_000_000
 _DUE_BYTES = 8
 MIDDLE = ("ib1", "ib2", "ib3")
 EXCHANGES = ("feed-5", "feed-1", "feed-3", "feed-8")
-"""By these names ib1, ib2, ib3 and ib1 get the streams; that of the first one goes to ib3 when ib1 is away."""
+"""Names whose streams go through ib1, ib2, ib3 and ib1; the first one goes through ib3 when ib1 is down."""
 TOPICS = 100
 _OF_EXCHANGE = TOPICS // len(EXCHANGES)
 _FIRST_LIMIT_S = 30.0
@@ -41,7 +41,7 @@ LATE = "fourth"
 
 @dataclass(frozen=True, slots=True)
 class Numbering:
-    """How the messages of a run are numbered: by the time at which each was due, one every `step_ns`.
+    """The numbers of the messages of a run: one message is due every `step_ns`.
 
     Topics are published in turn, so a message's number modulo `topics` is the number of its topic.
     """
@@ -56,8 +56,8 @@ class Numbering:
 
 
 Faults = Counter[str]
-"""How many messages subscribers lacked after their first one (missing), got twice (double), or got after a later one
-(disordered)."""
+"""Messages that subscribers did not receive after their first one (missing), received twice (double), or received after
+a later one (disordered)."""
 
 
 class Arrivals(Watch):
@@ -73,7 +73,7 @@ class Arrivals(Watch):
         self._dues = array("Q")
 
     def record(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
-        """Note deliveries with their bodies."""
+        """Record deliveries, with the due times in their bodies."""
         bucket = (self.now_ns - self._start_ns) // BUCKET_NS
         self.buckets[bucket] = self.buckets.get(bucket, 0) + count
         for number in range(count):
@@ -89,9 +89,9 @@ class Arrivals(Watch):
         return found
 
     def faults(self, numbering: Numbering, wanted: Collection[int], ends: Sequence[int]) -> Faults:
-        """Return what is wrong with the deliveries; a wanted topic of which nothing came counts as one missing message.
+        """Return the faults of the deliveries; a wanted topic without deliveries counts as one missing message.
 
-        Shapes: topic T was published up to, but without, the number `ends[T % len(ends)]`.
+        Shapes: topic T was published up to, but excluding, the number `ends[T % len(ends)]`.
         """
         topics = self.by_topic(numbering)
         found = Faults(missing=len(set(wanted) - topics.keys()))
@@ -101,7 +101,7 @@ class Arrivals(Watch):
 
 
 def faults_of(numbers: Sequence[int], step: int, end: int) -> Faults:
-    """Return what is wrong with one topic's numbers, which should rise by `step` from the first one to before `end`."""
+    """Return the faults of one topic's numbers, which should rise by `step` from the first one to before `end`."""
     distinct = set(numbers)
     first = min(distinct)
     due = len(range(first, end, step))
@@ -114,7 +114,7 @@ def faults_of(numbers: Sequence[int], step: int, end: int) -> Faults:
 
 
 def longest_dip_s(counts: Sequence[int], due: float) -> float:
-    """Return for how long at a stretch less than half of the due messages arrived."""
+    """Return the longest continuous time in which less than half of the due messages arrived."""
     longest = current = 0
     for count in counts:
         current = current + 1 if count < due / 2 else 0
@@ -124,7 +124,7 @@ def longest_dip_s(counts: Sequence[int], due: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Subscribers at one leaf, so many for each topic of some exchanges."""
+    """Subscribers at one leaf: `copies` for each topic of the exchanges, which are indexes into EXCHANGES."""
 
     name: str
     leaf: str
@@ -156,7 +156,7 @@ def measure(stage: Stage) -> None:
 def six_brokers(stage: Stage) -> Tree:
     """Return the paper's tree: a leaf for publishers, three brokers in one node, two leaves for subscribers.
 
-    The three are started last, so that they connect to the leaves: a broker that comes back has its links at once.
+    The three are started last, so that they connect to the leaves: a restarted broker has its links at once.
     """
     leaves = ("pb", "sb1", "sb2")
     processes = {name: leaf_of(name) for name in leaves} | {name: (Logical(name, "middle"),) for name in MIDDLE}
@@ -206,21 +206,21 @@ class GroupConnections:
         return [sum(one.buckets.get(at, 0) for one in self.arrivals) for at in range(first, last)]
 
     def due_per_s(self, per_s: float) -> float:
-        """Return the rate at which this group should get messages."""
+        """Return the rate at which this group should receive messages."""
         return per_s * len(self.group.exchanges) / len(EXCHANGES) * self.group.copies
 
 
 class _Test:
-    """One run of the test, in one loop; what takes long happens aside, in a thread."""
+    """One run of the test in one loop; a thread kills and starts brokers and subscribes the fourth group."""
 
     def __init__(self, stage: Stage, tree: Tree, aside: ThreadPoolExecutor) -> None:
         self._stage = stage
         self._tree = tree
         self._aside = aside
         self._per_s = stage.plan.failure_per_s
-        self._busy: list[Future[object]] = []
+        self._actions: list[Future[object]] = []
         self._begun_s = 0.0
-        self._told: list[tuple[float, str]] = []
+        self._past_events: list[tuple[float, str]] = []
         self._cpu: dict[str, list[float]] = {name: [] for name in MIDDLE}
         self._used_s = dict.fromkeys(MIDDLE, 0.0)
         self._next_cpu_s = 0.0
@@ -258,9 +258,9 @@ class _Test:
             self._begun_s = begun_ns / 1e9
             self._next_cpu_s = self._begun_s + _CPU_EVERY_S
             for name in MIDDLE:
-                self._since_last_look_s(name)
+                self._cpu_since_last_s(name)
             herd.run(self._stage.plan.timeline_s[-1], self._tick)
-            for future in self._busy:
+            for future in self._actions:
                 future.result()
             ended_ns = time.monotonic_ns()
             for source in sources:
@@ -271,26 +271,26 @@ class _Test:
         return self._figures(begun_ns, ended_ns, ends)
 
     def _tick(self) -> bool:
-        """Do what is due: an event, or a look at the CPU time of the brokers in the middle."""
+        """Carry out due events and sample the CPU time of the middle brokers; return False, so that the run goes on."""
         now_s = time.monotonic()
         while self._events and now_s >= self._begun_s + self._events[0][0]:
             _, (name, action) = self._events.pop(0)
-            self._told.append((now_s - self._begun_s, name))
-            self._busy.append(self._aside.submit(action))
+            self._past_events.append((now_s - self._begun_s, name))
+            self._actions.append(self._aside.submit(action))
         if now_s >= self._next_cpu_s:
             self._next_cpu_s += _CPU_EVERY_S
             for name in MIDDLE:
-                self._cpu[name].append(self._since_last_look_s(name) / _CPU_EVERY_S)
+                self._cpu[name].append(self._cpu_since_last_s(name) / _CPU_EVERY_S)
         return False
 
-    def _since_last_look_s(self, name: str) -> float:
-        """Return the CPU time of a broker since the last look, or since it was started again."""
+    def _cpu_since_last_s(self, name: str) -> float:
+        """Return the CPU time of a broker since the last sample, or since its restart."""
         before_s, used_s = self._used_s[name], self._tree.cpu_s(name)
         self._used_s[name] = used_s
         return used_s - before_s if used_s >= before_s else used_s
 
     def _drain(self, herd: Herd, ends: Sequence[int]) -> None:
-        """Receive until nothing is missing, or for as long as a repair may take."""
+        """Receive until nothing is missing, at most for the time that a repair may take."""
         deadline = time.monotonic() + _DRAIN_LIMIT_S
         while time.monotonic() < deadline:
             moved = herd.run(_QUIET_S)
@@ -322,5 +322,5 @@ class _Test:
                 name: [sum(counts[name][at : at + _BUCKETS_PER_S]) for at in seconds] for name in ("first", LATE)
             },
             "cpu": {name: [round(share, 4) for share in shares] for name, shares in self._cpu.items()},
-            "events": [(round(at_s, 1), name) for at_s, name in self._told],
+            "events": [(round(at_s, 1), name) for at_s, name in self._past_events],
         }

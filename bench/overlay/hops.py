@@ -1,6 +1,6 @@
-"""Latency over hops: of a message, and from a subscription to its first message, with and without a cover.
+"""Measures latency over hops: of a message, and of a subscription's first message, covered by another or not.
 
-Source: section 5.2 of the paper, Figure 5. A chain: a leaf for publishers, 1, 4 or 7 inner brokers, another leaf.
+Source: section 5.2 of the paper, Figure 5. The chain is a leaf for publishers, 1, 4 or 7 inner brokers, and a leaf.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def measure(stage: Stage) -> None:
 
 
 def chain(stage: Stage, hops: int) -> Tree:
-    """Return a chain with so many inner brokers, in processes of their own."""
+    """Return a chain with `hops` inner brokers, each broker in its own process."""
     names = ["pb", *(f"ib{number}" for number in range(1, hops + 1)), "sb"]
     processes = {name: (Logical(name, name, leaf=name in ("pb", "sb")),) for name in names}
     return Tree(stage, [EXCHANGE], processes, list(pairwise(names)))
@@ -102,7 +102,7 @@ def _starts(sb: Address, plan: Plan) -> Figures:
 
 
 class Subscription:
-    """A queue with a consumer, which is bound to one topic after another."""
+    """A queue that has a consumer and is bound to one topic after the other."""
 
     def __init__(self, address: Address) -> None:
         """Connect, and consume a queue that has no binding. Raises: Refusal, OSError."""

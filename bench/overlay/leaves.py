@@ -1,7 +1,7 @@
-"""CPU against the number of leaf brokers, whose subscriptions change once a second, with propagation and flooding.
+"""Measures CPU over the number of leaf brokers whose subscriptions change once a second, propagating and flooding.
 
-Source: section 5.2 of the paper, Figure 6. One broker for publishers, one between, 1 to 7 for subscribers. At each of
-those, some subscribers are steady and the others come and go.
+Source: section 5.2 of the paper, Figure 6. One broker for publishers, one between, 1 to 7 leaves. Each leaf has steady
+subscribers and others that subscribe and unsubscribe.
 """
 
 from __future__ import annotations
@@ -60,10 +60,10 @@ def _topics() -> list[str]:
 
 
 class LeafSubscribers:
-    """The subscribers of one leaf: the first half of the topics is steady, of the second one topic at a time pauses."""
+    """The subscribers of one leaf: to the first half of the topics, and to most of the second half, in turn."""
 
     def __init__(self, address: Address, herd: Herd) -> None:
-        """Subscribe, and let the consumer join the herd. Raises: Refusal, OSError."""
+        """Subscribe, and add the consumer to the herd. Raises: Refusal, OSError."""
         peer = control(address, durable=True)
         keys = _topics()
         steady, self._dynamic = ([f"{kind}-{number}" for number in range(COPIES)] for kind in ("steady", "dynamic"))
@@ -80,9 +80,9 @@ class LeafSubscribers:
         self._next_s = time.monotonic() + _CHANGE_EVERY_S
 
     def change(self, now_s: float) -> None:
-        """When it is time, unsubscribe from the next topic, or subscribe to it again.
+        """Once a second, unsubscribe from the next topic or, the time after, subscribe to it again.
 
-        Half a change at a time: an overlay broker tells nothing of a subscription that is gone and back at once.
+        An overlay broker propagates nothing if both happen at once.
         """
         if now_s < self._next_s:
             return
@@ -91,7 +91,7 @@ class LeafSubscribers:
         make = wire.queue_bind if self._changes % 2 else wire.queue_unbind
         self._changes += 1
         frames = [make(self._changer.channel, name, EXCHANGE, key) for name in self._dynamic]
-        self._changer.socket.sendall(b"".join(frames))  # the answers are few: nobody has to read them
+        self._changer.socket.sendall(b"".join(frames))  # the few answers fit into the socket buffer unread
 
     def close(self) -> None:
         self._changer.close()

@@ -1,6 +1,6 @@
-"""Load against flooding: 2,000 selective subscriptions at one site, and more and more publishers at four others.
+"""Compares propagation with flooding: 2,000 selective subscriptions at one site, ever more publishers at four others.
 
-Source: section 5.2 of the paper, Figure 4. Each process is a leaf and an inner broker of the tree node between.
+Source: section 5.2 of the paper, Figure 4. Each process contains a leaf and an inner broker of the tree node between.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SUBSCRIBING = "sb"
 _MIDDLE = "n5"
 _UNUSED = "unused"
 _FIRST_LIMIT_S = 30.0
-_KEPT_UP = 0.8  # of the due messages: below it the brokers are saturated, and more publishers say nothing
+_KEPT_UP = 0.8  # of the due messages: with less the brokers are saturated, and the measurement ends
 
 
 def measure(stage: Stage) -> None:
@@ -34,7 +34,7 @@ def measure(stage: Stage) -> None:
 
 
 def middle_of(name: str) -> str:
-    """Return the name of a process's inner broker: by it each stream goes through another publishing process."""
+    """Return the name of a process's inner broker, chosen so that each stream crosses another publishing process."""
     return f"hop-{name}"
 
 
@@ -45,9 +45,9 @@ def _tree(stage: Stage, scheme: str) -> Tree:
 
 
 def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
-    """Let more publishers begin, group by group, and measure each number of them."""
+    """Add publishers group by group, and measure each number of them."""
     plan = stage.plan
-    for name in PUBLISHING:  # a site without any binding gets nothing, also with flooding
+    for name in PUBLISHING:  # a site without any binding receives nothing, even with flooding
         peer = control(tree.address(name), durable=True)
         declare_bound(peer, [_UNUSED], [_UNUSED])
         peer.close()
@@ -74,13 +74,13 @@ def _measure_scheme(stage: Stage, tree: Tree, scheme: str) -> None:
 
 
 def falls_behind(figures: Figures, publishers: int, plan: Plan) -> bool:
-    """Return whether less was published, or delivered, than was due."""
+    """Return whether clearly less was published or delivered than was due."""
     due_per_s, wanted_per_s = publishers * plan.publisher_per_s, plan.subscriptions * plan.publisher_per_s
     return figures["published_per_s"] < _KEPT_UP * due_per_s or figures["delivered_per_s"] < _KEPT_UP * wanted_per_s
 
 
 def _publishers(tree: Tree, keys: list[str], per_s: float) -> list[Sender]:
-    """Return more publishers, one of each key: a connection to each publishing broker carries its share."""
+    """Return a connection to each publishing broker, which publishes for its share of the keys."""
     shares = [keys[place :: len(PUBLISHING)] for place in range(len(PUBLISHING))]
     return [
         paced_source(tree.address(name), own, per_s * len(own))

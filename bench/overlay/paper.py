@@ -1,8 +1,8 @@
-"""The shapes that the paper describes, one after the other, and whether the experiments agree with them.
+"""The shapes of curves that the paper describes, and whether the experiments agree with them.
 
 Source: Zhao, Sturman, Bhola, "Subscription Propagation in Highly-Available Publish/Subscribe Middleware", section 5.2.
-Brokers with six processors of 500 MHz each on a local network; covering was that of identical subscriptions. The
-figures are those of its text.
+Its brokers had six processors of 500 MHz each on a local network, and only identical subscriptions covered each other.
+The figures are from its text.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LEAVES_PB_DIFFERENCE: Final = 0.03
 IB3_CPU: Final = (0.0, 0.04, 0.08)
 """CPU of ib3 before the crashes, after that of ib1, and after that of ib2."""
 _GROWS: Final = 1.5
-_LINEAR: Final = 0.25  # of the span: how far the middle may lie from the straight line
+_LINEAR: Final = 0.25  # of the span: how far the middle may be from the straight line
 _COST_TIMES: Final = 2.0
 _DIP_S: Final = 1.0
 
 Shape = tuple[str, str, str, bool]
-"""The fields of a goal: a part, the shape that the paper describes in it, what was found, and whether that agrees."""
+"""The fields of a goal: the part, the shape that the paper describes, the finding, and whether they agree."""
 
 
 def verdicts(run: Run) -> str:
@@ -145,7 +145,7 @@ def _slope(rows: Sequence[Row], across: str, up: str) -> float:
 
 
 def is_linear(rows: Sequence[Row], name: str) -> bool:
-    """Return whether a figure rises, and each point lies near the line from the first one to the last one."""
+    """Return whether a figure rises, with each point near the line from the first to the last."""
     first, slope = rows[0], _slope(rows, "hops", name)
     span = rows[-1][name] - first[name]
     away = [abs(row[name] - first[name] - slope * (row["hops"] - first["hops"])) for row in rows]

@@ -11,8 +11,8 @@ from bench.stage import extent
 class Plan:
     """The extent of a run.
 
-    Units: a cell is measured for `seconds` after `settle_s` that do not count. Rates are messages per second: of one
-    publisher, of one topic, or of all. `timeline_s` has the times at which the events of the failure test happen.
+    Units: a cell is measured for `seconds` after an unmeasured `settle_s`. Rates are messages per second: of one
+    publisher, of one topic, or of all. `timeline_s` contains the times of the events of the failure test.
     """
 
     seconds: float = extent(4.0, 1.0)

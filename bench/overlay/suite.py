@@ -1,4 +1,4 @@
-"""The four experiments of the Gryphon paper on an overlay, and what a forwarded message costs beside S1."""
+"""The four experiments of the Gryphon paper on an overlay, and the cost of a forwarded message beside S1."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def _machine(run: Run) -> str:
 
 
 def _draw(figure: Any, run: Run) -> bool:
-    """Draw the experiments; stars and dotted lines are what the paper's text says."""
+    """Draw the experiments; stars and dotted lines are the paper's figures."""
     (loads, latencies), (shares, rates), (cpu, unused) = figure.subplots(3, 2)
     unused.set_axis_off()
     for scheme, colour in _COLOURS.items():

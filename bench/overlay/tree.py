@@ -1,4 +1,4 @@
-"""Starts the brokers of an overlay as processes: each holds logical brokers, and links go along the tree's edges."""
+"""Starts the processes of an overlay: each contains logical brokers, linked along the edges of the tree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from bench.stage import Stage
 from broker.perf.peer import Address
 
 _LINK_LIMIT_S = 30.0
-_LOOK_S = 0.02
+_POLL_S = 0.02
 _OPENED = "overlay.link_opened"
 
 
@@ -31,12 +31,12 @@ class Logical:
 
 
 def leaf_of(name: str) -> tuple[Logical]:
-    """Return what a process holds that is a leaf in a tree node of the same name."""
+    """Return the logical brokers of a process that is only a leaf, in a tree node of the same name."""
     return (Logical(name, name, leaf=True),)
 
 
 class Tree(ExitStack):
-    """The processes of one overlay, each named and with the logical brokers that it holds; they stop at its exit.
+    """The processes of one overlay by name, each with its logical brokers; they are stopped at the exit.
 
     A process connects to the processes that were started before it, so every port is known when it is needed.
 
@@ -73,7 +73,7 @@ class Tree(ExitStack):
         self._await_links()
 
     def address(self, name: str) -> Address:
-        """Return where the clients of a process connect."""
+        """Return the address for the clients of a process."""
         return self.brokers[name].address
 
     def cpu_s(self, name: str) -> float:
@@ -84,7 +84,7 @@ class Tree(ExitStack):
         return {name: self.cpu_s(name) for name in self.brokers}
 
     def run(self, herd: Herd, seconds: float, until: Callable[[], bool] | None = None) -> tuple[Figures, Figures]:
-        """Let clients publish and consume; return the share of a core that each process took, and the rates."""
+        """Run the clients; return the share of a core that each process used, and the rates."""
         before = self.each_cpu_s()
         moved = herd.run(seconds, until)
         return {name: (used - before[name]) / moved.seconds for name, used in self.each_cpu_s().items()}, moved.rates
@@ -106,7 +106,7 @@ class Tree(ExitStack):
         }
 
     def _neighbours(self, one: Logical) -> list[tuple[str, Logical]]:
-        """Return the brokers of the neighbouring tree nodes, each with the process that holds it."""
+        """Return the brokers of the neighbouring tree nodes, each with the name of its process."""
         return [
             (process, other)
             for process, held in self._processes.items()
@@ -115,7 +115,6 @@ class Tree(ExitStack):
         ]
 
     def _neighbour(self, process: str, other: Logical) -> dict[str, str]:
-        """Return a neighbour, with its URL if its process runs."""
         fields = {"node": other.node, "broker": other.name}
         if process in self.brokers:
             address = self.address(process)
@@ -131,7 +130,7 @@ class Tree(ExitStack):
             wanted = sum(
                 process in self.brokers for one in self._processes[name] for process, _ in self._neighbours(one)
             )
-            while broker.service.said().count(_OPENED) < wanted:
+            while broker.service.output().count(_OPENED) < wanted:
                 if time.monotonic() > deadline or not broker.service.alive:
                     raise BrokerFailed(f"{name} has no link to each of its neighbours; {broker.service.failed()}")
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)

@@ -1,1 +1,1 @@
-"""The data pipeline, beside Spark's own Parquet reader and writer."""
+"""Measures the data pipeline beside Spark's own Parquet reader and writer."""

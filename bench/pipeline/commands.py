@@ -1,7 +1,7 @@
-"""Commands as the shell runs them: with their own Spark, on a running Spark server, and while messages flow.
+"""Measures commands as a shell runs them: with their own Spark, on a Spark server, and beside published messages.
 
-Each contestant is a process of its own. Its CPU time is that of all processes that it started; for a command on the
-server it includes the server's.
+Each contestant is a process. Its CPU time includes that of all processes that it started, and of the Spark server that
+it used.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ os.environ["JAVA_HOME"] = str(find_java().home)
 SparkSession.builder.master("local[*]").config("spark.ui.enabled", "false").getOrCreate().range(1).count()
 """
 _SUBREAPER: Final = 36  # PR_SET_CHILD_SUBREAPER of Linux
-_LEFT_S: Final = 0.2  # a process that lives longer is a server, and is not waited for
+_LEFT_S: Final = 0.2  # a process that runs longer is a server
 _EXCHANGE: Final = "bench"
 _TAP: Final = "latency"
 _LIMIT_S: Final = 300.0
@@ -80,7 +80,7 @@ def commands(ground: Ground) -> None:
 
 
 class _Shell:
-    """A user with a cache folder of its own, and therefore a server of its own."""
+    """Runs commands with a cache folder of their own, and therefore with a Spark server of their own."""
 
     def __init__(self, folder: Path) -> None:
         cache = folder / "cache"
@@ -97,9 +97,9 @@ class _Shell:
         return found
 
     def run(self, *words: str) -> Figures:
-        """Run a program of Python, and return its time and the CPU time of its process tree. Raises: WrongResult.
+        """Run a Python program, and return its time and the CPU time of its process tree. Raises: WrongResult.
 
-        A process that outlives the program, such as a JVM, becomes a child of this process, which waits for it.
+        A process that outlives the program, such as a JVM, becomes a child of this process, which waits for its end.
         """
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
         before_s, begun = _children_s(), time.perf_counter()
@@ -125,7 +125,6 @@ class _Shell:
 
 
 def _children_s() -> float:
-    """Return the CPU time of all ended children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -153,13 +152,13 @@ def latency(ground: Ground) -> None:
 def _slice(ground: Ground, broker: Broker, name: str, words: Sequence[str]) -> None:
     times = perf(broker, "latency", *words, limit_s=_LIMIT_S)[0].latency_us
     if times is None:
-        raise WrongResult("latency: no message came")
+        raise WrongResult("latency: no message arrived")
     ground.stage.add("latency", {"p50_us": times.p50, "p99_us": times.p99, "max_us": times.max}, name=name)
 
 
 @contextmanager
 def _archive(ground: Ground, data: Path) -> Iterator[None]:
-    """Let the command follow the tap; inside, it has archived all earlier messages."""
+    """Run the archive command, following the tap; all earlier messages are archived when the block starts."""
     command = [sys.executable, "-m", "broker", "pipeline", "archive", "--path", str(data), "--follow", "--quiet"]
     command += ["--lake", str(ground.folder / "latency-lake"), "--tap", _TAP, "--cursor", _TAP, "--every", "1"]
     command += ["--driver-memory", ground.plan.driver_memory]
@@ -167,7 +166,7 @@ def _archive(ground: Ground, data: Path) -> Iterator[None]:
     with Service("the archive", command, log, {"PYTHONPATH": str(PROJECT)}) as service:
         service.start()
         if not _follows(data, service):
-            raise WrongResult(f"latency: the archive does not follow: {' '.join(service.said().splitlines()[-3:])}")
+            raise WrongResult(f"latency: the archive does not follow: {' '.join(service.output().splitlines()[-3:])}")
         time.sleep(_SETTLE_S)
         yield
         if not service.alive:
@@ -175,7 +174,7 @@ def _archive(ground: Ground, data: Path) -> Iterator[None]:
 
 
 def _follows(data: Path, archive: Service) -> bool:
-    """Wait until the cursor has passed all messages that came before the archive; return whether it has."""
+    """Wait until the cursor has passed all earlier messages; return whether it has."""
     wanted = ask(data, "seal", vhost="/", tap=_TAP)["last_seal"]
     deadline = time.monotonic() + _FOLLOW_LIMIT_S
     while time.monotonic() < deadline and archive.alive:

@@ -1,4 +1,4 @@
-"""The parts' common ground: one Spark session, the slots, the lake, and contestants that run in turn."""
+"""The state shared by the parts: a Spark session, slots, a lake, and the race of contestants in turn."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ _ROWS_PER_MS = 1000
 _SEED = 20_260_101
 CURSOR = "bench"
 Work = Callable[[Path], int]
-"""Performs a task once, with an empty folder of its own, and returns the number of rows."""
+"""Performs a task once in the given empty folder, and returns the number of rows."""
 
 
 class SlotStore:
-    """The slots of a growing data folder: bodies are random, keys come in turn."""
+    """A data folder to which slots of messages are added: random bodies, keys in turn."""
 
     def __init__(self, path: Path, keys: Sequence[str], *, body_bytes: int, slot_rows: int, now_ms: int) -> None:
         self.path = path
@@ -76,7 +76,6 @@ class SlotStore:
 
 
 def _content_header(body_bytes: int) -> bytes:
-    """Return the content header of a persistent message, without its frame."""
     frame = wire.content(1, bytes(body_bytes), persistent=True)
     size = int.from_bytes(frame[3:_HEAD_AT], "big")
     return frame[_HEAD_AT : _HEAD_AT + size]
@@ -87,7 +86,7 @@ if TYPE_CHECKING:
 
 
 class Ground:
-    """The circumstances of a run. Shapes: slots and lake are made when a part first needs them."""
+    """The state shared by the parts of a run; slots and lake are created at their first use."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -142,11 +141,11 @@ class Ground:
         return [str(lake.message_table.folder / file.path) for file in lake.files()]
 
     def race(self, part: str, contestants: Mapping[str, Work], rounds: int) -> None:
-        """Measure work that is done in turn."""
+        """Measure the rows per second and CPU time of contestants in turn."""
         self.in_turn(part, {name: partial(self.lap, work) for name, work in contestants.items()}, rounds)
 
     def in_turn(self, part: str, contestants: Mapping[str, Callable[[], Figures]], rounds: int) -> None:
-        """Measure contestants in turn; a round before the first one warms up the JVM and does not count."""
+        """Measure contestants in turn; an extra first round warms up the JVM and does not count."""
 
         def measured(name: str, number: int) -> None:
             figures = contestants[name]()
@@ -156,9 +155,9 @@ class Ground:
         self.stage.in_turn({name: partial(measured, name) for name in contestants}, rounds + 1)
 
     def lap(self, work: Work) -> Figures:
-        """Return the figures of some work by the process tree: this process, the JVM, and its Python workers.
+        """Perform the work once; return the figures of the process tree: this process, the JVM, its Python workers.
 
-        Creating its folder and removing the files does not count.
+        Creating and removing the folder does not count.
         """
         folder = self.stage.new_folder()
         folder.mkdir()
@@ -176,5 +175,5 @@ class Ground:
 
 
 def quiet(job: str) -> Progress:
-    """Return a progress that shows nothing."""
+    """Return a progress display that shows nothing."""
     return Progress(job, quiet=True, stream=io.StringIO())

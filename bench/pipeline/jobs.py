@@ -1,4 +1,4 @@
-"""The jobs in one session: archive, SQL, route and replay, beside peers."""
+"""Measures archive, SQL, route and replay in one Spark session, each beside a peer."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _answer(frame: DataFrame, sums: Sequence[str]) -> tuple[Any, ...]:
 
 
 def topology(patterns: int) -> Topology:
-    """Return that many bindings of one topic exchange, spread over 500 queues."""
+    """Return this many bindings of one topic exchange, spread over 500 queues."""
     texts = workload.patterns(patterns)
     bindings = [RoutedBinding("/", EXCHANGE, text, f"q{at % _QUEUES}") for at, text in enumerate(texts)]
     queues = tuple(("/", name) for name in dict.fromkeys(binding.destination for binding in bindings))
@@ -170,8 +170,8 @@ def replay(ground: Ground) -> None:
             )
             return int(run_replay(options, quiet("replay")).values["published"])
 
-        def kept(work: Work) -> Work:
-            """Return the work with a queue that must hold every message at the end."""
+        def counted_in(work: Work) -> Work:
+            """Return work with a new queue, which must contain every message at the end."""
 
             def checked(folder: Path) -> int:
                 broker.delete(_QUEUE, EXCHANGE)
@@ -185,8 +185,8 @@ def replay(ground: Ground) -> None:
             return checked
 
         contestants = {
-            REPLAY: kept(lambda _folder: job(f"bench-{next(producers)}")),
-            PLAIN: kept(plain),
-            "replay without numbers": kept(lambda _folder: job(NO_PRODUCER)),
+            REPLAY: counted_in(lambda _folder: job(f"bench-{next(producers)}")),
+            PLAIN: counted_in(plain),
+            "replay without numbers": counted_in(lambda _folder: job(NO_PRODUCER)),
         }
         ground.race("replay", contestants, plan.replay_rounds)

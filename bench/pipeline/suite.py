@@ -7,7 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Final
 
-from bench.picture import BLUE, ORANGE, PALE, bars, lying_bars, plain
+from bench.picture import BLUE, ORANGE, PALE, bars, horizontal_bars, plain
 from bench.pipeline import commands, jobs
 from bench.pipeline.commands import ARCHIVE_ROWS, FOLLOWED, QUERY_ROWS, QUIET, SPARK_START, WARM
 from bench.pipeline.ground import Ground
@@ -68,7 +68,7 @@ def goals(run: Run) -> Iterator[Goal]:
 
 
 def _best(run: Run, part: str, name: str) -> float:
-    """Return the rate of a contestant's best lap: other programs may use the machine."""
+    """Return the rate of a contestant's best lap, which other programs on the machine disturbed least."""
     return run.row(part, name=name).spread("rows_per_s")[1]
 
 
@@ -84,15 +84,14 @@ _LATENCY: Final = (_NAME, Column("p50", "p50_us", duration_text), Column("p99", 
 
 
 def _draw(figure: Any, run: Run) -> bool:
-    """Draw rows per second and CPU time of all contestants, and latency."""
     (rates, costs), (latency, unused) = figure.subplots(2, 2, height_ratios=(3, 2))
     unused.set_axis_off()
     rows = run.rows(*_JOBS)
     colours = [ORANGE if str(row["name"]).startswith(_PEERS) else BLUE for row in rows]
     best = {row["name"]: row.spread("rows_per_s")[1] for row in rows}
-    lying_bars(rates, best, colours, "rows per second, best lap (more is better)")
+    horizontal_bars(rates, best, colours, "rows per second, best lap (more is better)")
     spent = {row["name"]: row["cpu_s_per_million"] for row in rows}
-    lying_bars(costs, spent, colours, "CPU-s per million rows, median (less is better)")
+    horizontal_bars(costs, spent, colours, "CPU-s per million rows, median (less is better)")
     costs.set_yticklabels([])
     for axes in (rates, costs):
         axes.set_xscale("log")

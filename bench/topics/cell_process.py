@@ -30,7 +30,7 @@ _FIRST_KEYS = 2
 
 @dataclass(slots=True)
 class Runner:
-    """What matches the keys of a slice, and the position among the keys."""
+    """Matches keys in batches, and starts over at their end."""
 
     match: Match
     keys: Sequence[str]
@@ -50,7 +50,7 @@ class Runner:
         return time.process_time() - begun
 
     def settle(self, slice_s: float) -> None:
-        """Calibrate the number of keys in a slice."""
+        """Set the size of a batch so that it takes about `slice_s`."""
         while True:
             took_s = self.lap()
             if took_s > slice_s / 4 or self.batch >= len(self.keys):
@@ -93,7 +93,7 @@ class Cell:
         return {"form": build_kind(), "patterns": len(self.patterns), "build_s": took_s, "rss_bytes": grown}
 
     def settle(self, slice_s: float) -> Figures:
-        """Calibrate the number of keys in a slice, and count the steps of matching the last keys."""
+        """Calibrate the runner, and return the hits and steps per match of the last keys."""
         self.runner.settle(slice_s)
         sample = self.runner.keys[-2000 if self.runner.batch > 100 else -20 :]
         before = self.engine.visited
@@ -109,9 +109,9 @@ class Cell:
         return {"footprint_bytes": self.index.footprint_bytes(Queue), "counts": dict(self.index.counts())}
 
     def change(self, count: int, bound_s: float) -> Figures:
-        """Remove up to a tenth of the patterns, and add them again, repeatedly: so the index keeps its size.
+        """Remove up to a tenth of the patterns and add them again, repeatedly, so that the index keeps its size.
 
-        All at once for the mean, one by one for the worst. Units: both include the parsing of the binding key.
+        The mean is of whole passes, the worst of single calls. Units: both include parsing the binding key.
         """
         size = len(self.patterns)
         least = max(1, min(count, size // 10))
@@ -165,7 +165,7 @@ class Cell:
         }
 
     def cache(self, patterns: str, keys: str, recurring: int, rounds: int) -> Figures:
-        """Measure the route cache of an exchange: recurring keys, and as many keys that occur once."""
+        """Measure the route cache of an exchange: with recurring keys, and with many keys that each occur once."""
         exchange = TopicExchange("bench", cache_limits=CacheLimits())
         bare = TopicExchange("bare", cache_limits=CacheLimits(entries=0))
         for number, line in enumerate(Path(patterns).read_text().split()):
@@ -249,7 +249,7 @@ def main() -> None:
             answer = getattr(cell, request.pop("do"))(**request)
         except MemoryError:
             answer = {"error": f"more than {bound >> 20} MiB"}
-        except Exception as error:  # noqa: BLE001 an engine's error is reported to the parent, and the next request is served
+        except Exception as error:  # noqa: BLE001 - the parent reports it, and sends the next request
             answer = {"error": f"{type(error).__name__}: {error}"}
         print(json.dumps(answer), flush=True)
 

@@ -23,13 +23,13 @@ from broker.routing.index import AUTO, CHOICES, DEFAULT
 CHOSEN: Final = (*(name for name in CHOICES if name != AUTO), DEFAULT)
 """The engines that a broker may be configured to use, and its default."""
 LARGEST: Final = dict.fromkeys(PUBLISHED, 100_000)
-"""The most patterns that the published engines, which are slow, are measured with."""
+"""The largest number of patterns for the published engines, which are slow."""
 _CHANGE_BOUND_S: Final = 2.0
 ANSWER_LIMIT_S: Final = 120.0
 
 
 class Cell:
-    """One process with the package of a folder; it answers each request with one dictionary of figures."""
+    """A process that runs one engine of a package; it answers each request with a dictionary of figures."""
 
     def __init__(self, package: Path, memory_bound_bytes: int) -> None:
         environment = os.environ | {
@@ -44,18 +44,18 @@ class Cell:
         )
 
     def ask(self, do: str, limit_s: float = ANSWER_LIMIT_S, **request: Any) -> dict[str, Any]:
-        """Return the answer to one request. Raises: RunFailed; after a late answer the cell is unusable."""
-        entrance, exit_ = self._process.stdin, self._process.stdout
-        assert entrance is not None and exit_ is not None
+        """Return the answer to one request. Raises: RunFailed; after a timeout the cell is unusable."""
+        requests, answers = self._process.stdin, self._process.stdout
+        assert requests is not None and answers is not None
         try:
-            entrance.write(json.dumps({"do": do, **request}).encode() + b"\n")
-            entrance.flush()
+            requests.write(json.dumps({"do": do, **request}).encode() + b"\n")
+            requests.flush()
         except (BrokenPipeError, ValueError):
             raise RunFailed("its process ended") from None
-        if not select.select([exit_], [], [], limit_s)[0]:
+        if not select.select([answers], [], [], limit_s)[0]:
             self.close()
             raise RunFailed(f"{do} took longer than {limit_s:.0f} s")
-        line = exit_.readline()
+        line = answers.readline()
         if not line:
             raise RunFailed("its process ended")
         answer: dict[str, Any] = json.loads(line)
@@ -72,7 +72,7 @@ class Cell:
 
 
 def contestants(stage: Stage, names: Sequence[str]) -> Iterator[tuple[str, str, Path]]:
-    """Yield the engines with the packages in which they differ: interpreted, and compiled if available."""
+    """Yield each engine with the folders of its forms: interpreted, and compiled if it has a compiled module."""
     for name in names:
         for form, folder in reversed(list(stage.packages.items())):
             module = folder.joinpath(*ENGINES[name].__module__.split("."))
@@ -89,7 +89,7 @@ def written(stage: Stage, name: str, lines: Sequence[str]) -> str:
 
 
 def sizes(stage: Stage) -> None:
-    """Measure all engines at all sizes: up to a size all of them in turn, above one at a time."""
+    """Measure all engines at all sizes: up to the size `together` in turn, above it one at a time."""
     plan = stage.plan
     keys = written(stage, "size-keys", workload.keys(plan.size_keys))
     for size in plan.sizes:
@@ -115,7 +115,7 @@ def _leave_out(stage: Stage, engine: str, form: str, size: int, reason: str) -> 
 
 
 def _measure_group(stage: Stage, size: int, group: Sequence[tuple[str, str, Path]], patterns: str, keys: str) -> None:
-    """Measure engines in turn, step by step; one that fails is left out."""
+    """Measure engines in turn, step by step; an engine that fails is left out."""
     plan = stage.plan
     steps: list[tuple[str, float, dict[str, Any]]] = [
         ("build", plan.build_bound_s, {"patterns": patterns, "keys": keys}),

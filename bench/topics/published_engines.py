@@ -1,4 +1,4 @@
-"""The engines that articles describe: the topic index is compared with them, and no broker has them.
+"""The engines that articles describe, for comparison with the topic index; the broker does not contain them.
 
 Source: "Very fast and scalable topic routing", part 1, RabbitMQ, 2010; Theivendiram and Uthayakumar, Fast Topic
 Matching Algorithm Implementation for WSO2 Message Broker, 2015.
@@ -19,16 +19,16 @@ from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect, word
 T = TypeVar("T")
 
 Words = tuple[str, ...]
-NONE: Final[set[Words]] = set()  # never added to
+EMPTY: Final[set[Words]] = set()  # must not be changed
 CACHE_ENTRIES: Final = 1 << 20
-"""How many words and patterns under words are cached at most: some 60 MB. Full, the cache starts over."""
+"""The largest number of cached words and patterns under words: some 60 MB. A full cache is emptied."""
 BITS_MOST: Final = 8 * 16 * 1024 * 1024
 
 
 class SplitOnce(Generic[T]):
     """Test the message against each pattern: a pattern is split into words when it is added, a key once per match.
 
-    Cost: a match costs all patterns, whatever the key; add and remove cost one look-up. `visited` counts patterns.
+    Cost: a match costs all patterns for any key; add and remove cost one look-up. `visited` counts patterns.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
@@ -66,7 +66,6 @@ class SplitOnce(Generic[T]):
         return [target for pattern, target in self._patterns.items() if words_match(pattern, words)]
 
     def _key(self, pattern: Pattern) -> Hashable:
-        """Return what stands for a pattern in the map."""
         return pattern.words
 
 
@@ -88,7 +87,7 @@ class Conventional(SplitOnce[T]):
 
 
 class Length:
-    """The patterns of one number of words, and per level a row for each word: patterns."""
+    """The patterns with the same number of words: all, and for each level a row of patterns under each word."""
 
     def __init__(self, levels: int) -> None:
         self.patterns: set[Words] = set()
@@ -96,10 +95,10 @@ class Length:
 
 
 class WordEngine(SplitOnce[T]):
-    """Map patterns to targets by sets of the patterns that fit at each level.
+    """Intersect the sets of patterns that fit the key's word at each level.
 
-    There is no level for a `#`, which moves all levels after it: patterns with one stay in a linear residue, and so
-    does the empty pattern, which has no level. `visited` counts patterns: scanned, intersected, or in the residue.
+    A `#` has no level, because it shifts all levels after it: patterns with a `#` are in a linear residue, and so is
+    the empty pattern, which has no level. `visited` counts patterns: scanned, intersected, or in the residue.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
@@ -108,7 +107,7 @@ class WordEngine(SplitOnce[T]):
         self._residue: set[Words] = set()
 
     def counts(self) -> Mapping[str, int]:
-        """Return the numbers of patterns in the rows and outside, and of words that have a row."""
+        """Return the number of patterns in rows, of patterns in the residue, and of words that have a row."""
         words = sum(len(row) for length in self._lengths.values() for row in length.rows)
         residue = len(self._residue)
         return {"patterns": len(self._patterns) - residue, "residue": residue, "words": words}
@@ -140,7 +139,7 @@ class WordEngine(SplitOnce[T]):
             if not length.patterns:
                 self._forget(self._lengths.pop(len(words)))
         if not self._patterns:
-            self._residue.clear()  # it keeps its size, as a dict does
+            self._residue.clear()  # a set keeps its size, as a dict does
             self._lengths.clear()
         return target
 
@@ -153,7 +152,7 @@ class WordEngine(SplitOnce[T]):
 
     @abstractmethod
     def _mark(self, length: Length, words: Words) -> None:
-        """Put a pattern into rows."""
+        """Add a pattern to its rows."""
 
     @abstractmethod
     def _unmark(self, length: Length, words: Words) -> None:
@@ -164,14 +163,14 @@ class WordEngine(SplitOnce[T]):
         """Return the patterns that fit at all levels."""
 
     def _forget(self, length: Length) -> None:
-        """Note that the last pattern of a length is gone."""
+        """Adjust the counts after the last pattern of a length was removed."""
 
 
 class TopicWords(WordEngine[T]):
-    """Cache for each word that messages had at a level the patterns that it fits.
+    """Cache the patterns that fit each word that a message had at a level.
 
-    A word that is not cached costs a scan of the patterns; so publishers who vary their words make this engine linear,
-    and that many times over. Cost: a match costs the residue, the patterns under its rarest word, and a scan per word
+    A word that is not cached costs a scan of the patterns, so publishers with varying words make this engine linear,
+    with a large factor. Cost: a match costs the residue, the patterns under its rarest word, and a scan per word
     not cached. Add and remove cost the pattern's words, and for each star in it the words cached at its level.
     """
 
@@ -207,7 +206,7 @@ class TopicWords(WordEngine[T]):
             if row is None:
                 row = self._cache(length, level, word)
             if not row:
-                return NONE
+                return EMPTY
             rows.append(row)
         rows.sort(key=len)
         common = rows[0]
@@ -243,7 +242,7 @@ class TopicWords(WordEngine[T]):
 
 
 class PatternWords(WordEngine[T]):
-    """Keep the patterns under each of their words; a star has a row of its own.
+    """Index the patterns under each of their words; a star has a row of its own.
 
     Cost: a match costs the residue and, for each word, the patterns that fit the message's rarest word; with many stars
     that grows with all patterns. Add and remove cost the pattern's words.
@@ -260,7 +259,7 @@ class PatternWords(WordEngine[T]):
                 del row[word]
 
     def _common(self, length: Length, words: Sequence[str]) -> set[Words]:
-        levels = [(row.get(word, NONE), row.get(STAR, NONE)) for row, word in zip(length.rows, words, strict=True)]
+        levels = [(row.get(word, EMPTY), row.get(STAR, EMPTY)) for row, word in zip(length.rows, words, strict=True)]
         levels.sort(key=lambda sets: len(sets[0]) + len(sets[1]))
         (fits, stars), *others = levels
         common = fits | stars
@@ -274,13 +273,13 @@ class PlainBitmap(SplitOnce[T]):
     """The plain inverted bitmap: a row for each routing key seen, a bit for each pattern.
 
     Indexing tests a new key against all patterns and a new pattern against all keys that have rows. Matching takes the
-    row of the key. Rows are the algorithm and not a cache in addition, but publishers make them, so they are bounded:
-    when their bits exceed `bits_most`, all are dropped. The bit of a removed pattern is 0 in every row, and the next
-    pattern takes its position.
+    row of the key. The rows are the index itself, not a cache, but publishers create them, so they are bounded: when
+    their bits exceed `bits_most`, all are dropped. The bit of a removed pattern is 0 in every row, and the next pattern
+    uses its position.
 
     Shapes: a row has the words of its key; a column at a deleted position is None.
-    Cost: a match of a key that has a row a bit a pattern; of another one every pattern is tested, and each test costs
-        the words of one times those of the other. An add tests every row, a remove clears a bit in each.
+    Cost: a match costs a bit per pattern if the key has a row, otherwise a test of every pattern, which costs the words
+        of the key times those of the pattern. An add tests every row, a remove clears a bit in each.
     Invariant: `visited` counts tests of one key against one pattern, and rows looked up.
     """
 
@@ -293,12 +292,8 @@ class PlainBitmap(SplitOnce[T]):
         self._deleted: list[int] = []
 
     def counts(self) -> Mapping[str, int]:
-        """Return the number of rows and columns, columns at deleted positions among them."""
+        """Return the number of rows, and of columns including those at deleted positions."""
         return {"rows": len(self._rows), "columns": len(self._columns)}
-
-    def table(self) -> Mapping[str, str]:
-        """Return every row, a digit for each position, by its key."""
-        return {key: row.to01() for key, (_, row) in self._rows.items()}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Add a pattern with its target, or return the target that it already has. Cost: a test for every row."""

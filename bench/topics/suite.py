@@ -39,7 +39,7 @@ class Plan:
     """Sizes, rounds and limits of each part.
 
     Units: a `slice` is the time of one contestant in one round; `bound` limits longer steps. Up to the size `together`
-    all engines run at once, above one at a time.
+    all engines are measured in turn, above it one after the other.
     """
 
     rounds: int = extent(5, 3)
@@ -151,7 +151,6 @@ def _draw_sizes(figure: Any, run: Run) -> bool:
 
 
 def _draw_hostile(figure: Any, run: Run) -> bool:
-    """Draw the 99th percentile of single matches by family."""
     rows = run.rows("hostile")
     if not rows:
         return False

@@ -1,6 +1,6 @@
 """Generates patterns and routing keys: five levels of words, stars and hashes in the shares of RabbitMQ's article.
 
-The article does not publish its words, so these replace them: few regions, some sites, many devices.
+The article does not publish its words; these stand in for few regions, some sites and many devices.
 """
 
 from __future__ import annotations
@@ -54,7 +54,6 @@ def _draw_keys(random: Random) -> Iterator[str]:
 
 
 def _distinct(texts: Iterator[str]) -> Iterator[str]:
-    """Yield each pattern once, by its canonical text."""
     return _once(parse_pattern(text).text if HASH in text else text for text in texts)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 from celery import Celery
 
 SETTINGS_VARIABLE = "CLIENT_TEST_SETTINGS"
-"""Has the settings of a worker process as JSON; `broker_url` is one of them."""
+"""The environment variable with the settings of a worker process as JSON, `broker_url` included."""
 PAUSE_S = 0.01
 
 
@@ -45,14 +45,14 @@ def stubborn(task: Any, tries: int, countdown: float) -> int:
 
 
 def note(task: Any, text: str, path: str) -> bool:
-    """Append a line to a file; return whether the message had been delivered before."""
+    """Append a line to a file; return whether the message was redelivered."""
     with Path(path).open("a", encoding="utf-8") as lines:
         lines.write(f"{text}\n")
     return bool(task.request.delivery_info["redelivered"])
 
 
 def hold(task: Any, gate: str, seen: str) -> bool:
-    """Report the start in one file and wait for another; return whether the message had been delivered before."""
+    """Report the start in one file and wait for another; return whether the message was redelivered."""
     redelivered = note(task, "running", seen)
     while not Path(gate).exists():
         time.sleep(PAUSE_S)
@@ -68,7 +68,7 @@ TASKS: Mapping[Callable[..., Any], bool] = {
     note: True,
     hold: True,
 }
-"""Whether a task gets itself as its first argument."""
+"""Whether each task gets the task object as its first argument."""
 
 
 def make_app(**settings: Any) -> Any:

@@ -30,9 +30,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def module_broker(folder: Path) -> Iterator[BrokerProcess]:
-    """Provide a broker for the module, so that its queues are known."""
+    """Provide a broker for the module alone, with no other queues."""
     if ORACLE_URL:
-        pytest.skip("looks into its own broker")
+        pytest.skip("inspects its own broker")
     process = BrokerProcess(folder / "broker").start()
     yield process
     errors = process.errors() if process.alive else "it died"
@@ -98,5 +98,5 @@ def calling(settings: dict[str, Any]) -> Iterator[Any]:
         if results is not None and results._connection is not None:
             with suppress(OSError):  # a test may have killed the broker of the connection
                 results.stop()
-        kombu.pools.reset()  # they belong to the process, not to the application
+        kombu.pools.reset()  # the pools belong to the process, not to the application
         app.close()

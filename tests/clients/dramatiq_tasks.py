@@ -1,4 +1,4 @@
-"""An application of Dramatiq as a program: `publish` sends tasks, `work` runs them and prints what they did as JSON.
+"""An application of Dramatiq as a program: `publish` sends tasks, `work` runs them and prints their results as JSON.
 
 It ends with open connections, as Dramatiq leaves them.
 """
@@ -35,7 +35,7 @@ class QuorumBroker(RabbitmqBroker):  # type: ignore[misc]
 
 
 class Tasks:
-    """The tasks, and what they did."""
+    """The tasks, and their results."""
 
     def __init__(self, client: RabbitmqBroker) -> None:
         self.client = client
@@ -65,7 +65,7 @@ class Tasks:
             self.add.send_with_options(args=(number,), broker_priority=number % 10)
 
     def work(self) -> dict[str, Any]:
-        """Run them, a task that fails and one that is delayed; return what happened."""
+        """Run the tasks, one that fails and one that is delayed; return the results."""
         worker = Worker(self.client, worker_threads=2, worker_timeout=100)
         worker.start()
         wait_until(lambda: len(self.added) >= TASKS, "all tasks")
@@ -80,7 +80,7 @@ class Tasks:
 if __name__ == "__main__":
     word, kind, url = sys.argv[1:]
     options = {"url": url, "confirm_delivery": True, "middleware": [Retries()]}
-    if kind == "quorum":  # sent to queues of any type, on purpose
+    if kind == "quorum":  # Dramatiq sends it to queues of any type
         BlockingChannel.consume = partialmethod(BlockingChannel.consume, arguments={"x-consumer-timeout": 3_600_000})
         tasks = Tasks(QuorumBroker(**options))
     else:

@@ -28,7 +28,7 @@ NEEDS_PGBOUNCER = pytest.mark.skipif(shutil.which("pgbouncer") is None, reason="
 
 
 class Bouncer:
-    """A pgbouncer that runs."""
+    """A running pgbouncer."""
 
     def __init__(self, folder: Path, postgres_url: str, *options: str) -> None:
         with socket.create_server(("127.0.0.1", 0)) as probe:
@@ -42,13 +42,13 @@ class Bouncer:
         self.start()
 
     def start(self) -> None:
-        """Start it, and return when it takes connections."""
+        """Start pgbouncer, and wait until it accepts connections."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(self._command, stdout=log, stderr=log)
         wait_until(self._is_ready, "pgbouncer listens")
 
     def stop(self) -> None:
-        """End it, and all connections with it."""
+        """End pgbouncer and all its connections."""
         self._process.kill()
         self._process.wait()
 

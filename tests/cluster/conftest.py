@@ -20,7 +20,7 @@ LASTING_LEASE_MS = 1500  # on a busy machine a node may starve for longer than t
 
 @pytest.fixture(scope="session")
 def shared_postgres() -> Iterator[PostgresServer]:
-    """Provide the server that tests share; it is not to be stopped."""
+    """Provide the server that tests share and must not stop."""
     server = new_server()
     yield server
     server.close()
@@ -39,7 +39,7 @@ def postgres_url(request: pytest.FixtureRequest) -> str:
 def _schemas() -> Iterator[list[str]]:
     names: list[str] = []
     yield names
-    if EXTERNAL_URL and names:  # the server from the wheel goes with its folder
+    if EXTERNAL_URL and names:  # the server from the wheel is deleted with its folder
         drop_schemas(EXTERNAL_URL, names)
 
 
@@ -78,7 +78,7 @@ def lasting_nodes(tmp_path_factory: pytest.TempPathFactory, postgres_url: str, _
 
 @pytest.fixture
 def own_nodes(tmp_path: Path, postgres: PostgresServer) -> Iterator[Nodes]:
-    """Provide two nodes that may end, on a database that the test may stop."""
+    """Provide two nodes that the test may stop, on a database that it may stop."""
     with Nodes(tmp_path, postgres.url, "slotmq", "a", "b", lease_ms=LASTING_LEASE_MS) as both:
         yield both
 
@@ -92,7 +92,7 @@ def nodes(lasting_nodes: Nodes) -> Iterator[Nodes]:
 
 @pytest.fixture
 async def sessions(postgres_url: str, schema: str) -> AsyncIterator[Sessions]:
-    """Provide a function that opens a session of a node: the first of a name joins. At the end the tables are sound."""
+    """Provide a function that opens a session of a node, which joins at first; check the tables at the end."""
     opened: list[Session] = []
 
     async def open_session(node: str) -> Session:

@@ -1,4 +1,4 @@
-"""Defects that are planted in a copy of the project, to see the tests catch them."""
+"""Defects that are planted in a copy of the project to prove that tests catch them."""
 
 from __future__ import annotations
 

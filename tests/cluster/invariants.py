@@ -74,7 +74,7 @@ _CHECKS: Final = (
 
 
 async def violations(connection: asyncpg.Connection) -> list[str]:
-    """Return what contradicts the invariants, one line each; empty if the tables are sound.
+    """Return a line for each violation of the invariants.
 
     The connection's search path is the cluster's schema. Cost: reads all slots and the keys of all chunks.
     """

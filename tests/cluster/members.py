@@ -1,7 +1,7 @@
-"""Nodes of a cluster for tests: without a broker, and with records of what they were told.
+"""Nodes of a cluster for tests: without a broker, recording the events of the node.
 
 As a program: `python -m tests.cluster.members URL NAME SCHEMA` runs one node, which acts whenever it may, and prints
-what it is told. At `lost` it prints how often it acted after it had not run for half a lease.
+its events; `lost` with the number of times that it acted after not running for half a lease.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ async def counts_of(database: Database, levels: Sequence[int]) -> dict[int, tupl
 
 
 class TestNode:
-    """A node and what it was told."""
+    """A node with a record of its events."""
 
     __test__ = False
 
@@ -93,7 +93,7 @@ class TestNode:
 
 
 def publish(count: int = 5, *, mine: int = 0) -> SharedCall:
-    """Return a call with messages of the level, the first `mine` of them for this node itself."""
+    """Return a call with messages of the level, the first `mine` of which this node keeps."""
     own = bitarray("1" * mine + "0" * (count - mine))
     return SharedCall(
         parts=[b"records"],
@@ -119,7 +119,7 @@ async def joined(url: str, schema: str, name: str = "a", **options: Any) -> Asyn
 
 
 class NodeInThread:
-    """A node whose loop is a thread of its own, so that a test can stop it."""
+    """A node whose loop runs in its own thread, so that a test can stop it."""
 
     def __init__(self, url: str, name: str, schema: str) -> None:
         self.loop = asyncio.new_event_loop()

@@ -35,7 +35,7 @@ class SharedTables:
         self.rows: dict[Key, ModelRow] = {}
         self.chunks: dict[int, list[bytes]] = {}
         self.limits: dict[int, int] = {}  # of levels that reject publishes
-        self.burying: set[int] = set()  # of which PostgreSQL says that what they refuse is dead-lettered
+        self.burying: set[int] = set()  # levels whose refused messages are dead-lettered
         self.nodes: list[ModelDatabase] = []
         self.number = 0
         self.transaction = 0
@@ -48,7 +48,7 @@ class SharedTables:
         return self.transaction
 
     def move(self, key: Key, holder: str, bits: bitarray) -> ModelRow:
-        """Move bits of a row to another holder's, and return what came there."""
+        """Move bits of a row to the row of another holder, and return the moved part."""
         row = self.rows[key]
         moved = ModelRow(row.count, row.bits & bits, row.seen & bits, dict(row.counts))
         row.bits &= ~bits
@@ -67,7 +67,7 @@ class SharedTables:
         return sum(row.bits.count() for (number, _, holder), row in self.rows.items() if number == level and not holder)
 
     def refuse(self, call: SharedCall) -> list[RefusedShare]:
-        """Return what full queues do not take of a call: the last of what would be free."""
+        """Return the messages of a call that full queues refuse: the last of the free ones."""
         refused = []
         for place, (level, free) in enumerate(zip(call.s_level, call.s_free, strict=True)):
             if level in self.limits:
@@ -84,10 +84,10 @@ class SharedTables:
 
 
 class ModelDatabase:
-    """The tables as one node sees them.
+    """The database of one node.
 
-    Every method takes `steps()` steps of the loop before it has its effect and as many after it, and waits for
-    `pass_through`, if a test has set it.
+    Every method takes `steps()` steps of the loop before its effect and as many after it, and waits for the future of
+    `pass_through` if there is one.
     """
 
     def __init__(self, tables: SharedTables, node: str) -> None:
@@ -96,7 +96,7 @@ class ModelDatabase:
         self.calls: list[SharedCall] = []
         self.synchronous: list[bool] = []
         self.counted: Counter[str] = Counter()
-        self.rows_max: Counter[str] = Counter()  # of one statement
+        self.rows_max: Counter[str] = Counter()  # the most rows of one statement
         self.handle_hint: Callable[[Hint], None] = lambda _: None
         self.deaf = False
         self.steps: Callable[[], int] = lambda: 1
@@ -116,7 +116,7 @@ class ModelDatabase:
             await asyncio.sleep(0)
 
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
-        """Insert the shares, and clear what is settled."""
+        """Insert the shares, and clear the settled bits."""
         self.calls.append(call)
         self.synchronous.append(synchronous)
         await self._enter("commit")
@@ -225,12 +225,12 @@ class ModelDatabase:
         return [(number, part) for number in sorted(numbers) for part in self.tables.chunks.get(number, ())]
 
     async def locate(self, levels: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return where chunks have moved; here they never do."""
+        """Return no moved chunks."""
         await self._enter("locate")
         return []
 
     async def notify(self, hint: Hint) -> None:
-        """Tell the other nodes."""
+        """Send a hint to the other nodes."""
         await self._enter("notify")
         for node in self.tables.nodes:
             if node is not self and not node.deaf:

@@ -1,4 +1,4 @@
-"""Defects of a node: its database, its lease, and how it looks at the others."""
+"""Defects of a node: its database calls, its lease, and its view of the other nodes."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ ENVELOPE = Envelope("", "q")
 
 
 class TestConsumer(RingMember):
-    """A consumer that keeps what it was sent until a test settles it."""
+    """A consumer that holds its deliveries until a test settles them."""
 
     __test__ = False
 
@@ -43,12 +43,12 @@ class TestConsumer(RingMember):
         self.held: list[tuple[Slot, int]] = []
 
     def room(self) -> int:
-        """Return how much of the prefetch is left."""
+        """Return the unused part of the prefetch."""
         return max(0, self.prefetch - len(self.held))
 
 
 class TestPublisher:
-    """Counts what it published, and hears what was confirmed."""
+    """Counts its publishes, confirms and refusals."""
 
     __test__ = False
 
@@ -59,16 +59,14 @@ class TestPublisher:
         self.refused: list[int] = []
 
     def confirm(self, upto: int) -> None:
-        """Hear that publishes are committed."""
         self.confirmed = max(self.confirmed, upto)
 
     def refuse(self, number: int) -> None:
-        """Hear that a publish was refused."""
         self.refused.append(number)
 
 
 class PathQueue(LevelOwner):
-    """A queue as its level sees it, and its worker."""
+    """A queue with one level, and its worker."""
 
     def __init__(self, node: PathNode, number: int, rules: QueueRules | None = None) -> None:
         super().__init__("q", rules or queue_rules({}), durable=True)
@@ -78,17 +76,17 @@ class PathQueue(LevelOwner):
 
     @property
     def ready(self) -> int:
-        """Messages that wait here."""
+        """The number of ready messages."""
         return self.level.manager.ready
 
     def wake(self) -> None:
-        """Deliver when there is something, or ask for what may be free."""
+        """Deliver ready messages, and lease free ones."""
         self.node.path.ask(cast("Any", self))
         if not self.awake and self.ready:
             self.wake_worker()
 
     def returned(self) -> None:
-        """Deliver again."""
+        """Deliver returned messages."""
         self.wake()
 
     def add(self, prefetch: int) -> TestConsumer:
@@ -100,7 +98,7 @@ class PathQueue(LevelOwner):
         return consumer
 
     def remove(self, consumer: TestConsumer) -> None:
-        """Remove a consumer; what it has unacked is requeued."""
+        """Remove a consumer; its unacked messages are requeued."""
         self.consumers.remove(consumer)
         held, consumer.held = consumer.held, []
         self.node.path.touch(cast("Any", self))
@@ -115,7 +113,7 @@ class PathQueue(LevelOwner):
         self.credit(consumer)
 
     def credit(self, consumer: TestConsumer) -> None:
-        """Let a consumer have its turn again: it may have room."""
+        """Return a consumer to the ring, because it may have room."""
         if consumer.parked:
             self.consumers.unpark(consumer)
         self.wake()
@@ -179,7 +177,7 @@ class PathNode:
         persistent: bool = True,
         number: bytes = b"",
     ) -> None:
-        """Publish messages, which go to all of the queues."""
+        """Publish messages into all of the queues."""
         messages = [message_of(body, persistent=persistent) for body in bodies]
         targets = Targets(tuple([queue.level for queue in queues]))
         self.store.accept(messages, [targets], [len(messages)], number, cast("Any", publisher))
@@ -190,7 +188,7 @@ class PathNode:
                 SharedCommitter(self.path.caller).wait(publisher)
 
     async def close(self) -> None:
-        """Stop, and report what failed."""
+        """Stop, and assert that no task has failed."""
         await self.path.close()
         assert not self.failures, self.failures
 

@@ -1,4 +1,4 @@
-"""A member of a cluster as the tests of single parts need it: functions of the schema over one plain connection."""
+"""A member of a cluster for tests of single parts: functions of the schema over one plain connection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.cluster.schema import SESSION_SETTINGS, install
 
 
 class PlainDatabase:
-    """One node's connection, one statement at a time, without any repair."""
+    """One node's connection, one statement at a time, without reconnecting."""
 
     def __init__(self, connection: Any, node: str) -> None:
         self.node = node
@@ -22,7 +22,7 @@ class PlainDatabase:
 
     @classmethod
     async def joined(cls, url: str, schema: str, node: str) -> PlainDatabase:
-        """Connect, make the schema, and join."""
+        """Connect, create the schema, and join."""
         connection = await asyncpg.connect(url, server_settings=SESSION_SETTINGS)
         await install(connection, schema)
         database = cls(connection, node)
@@ -35,7 +35,7 @@ class PlainDatabase:
         self.epoch = row["epoch"]
 
     async def leave(self) -> None:
-        """Leave, and act no more."""
+        """Leave the cluster."""
         await self.acting("beat", "leave")
         self.epoch = 0
 

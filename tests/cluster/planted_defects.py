@@ -32,7 +32,7 @@ def matches(defect: Defect, folder: Path = PROJECT) -> int:
 
 
 def copy_project(folder: Path) -> None:
-    """Copy what the tests need."""
+    """Copy the files that the tests need."""
     for name in COPIED:
         source = PROJECT / name
         if source.is_dir():

@@ -48,7 +48,7 @@ def drop_schemas(url: str, names: list[str]) -> None:
 
 @cache
 def template() -> PostgresServer:
-    """Return a stopped server that has pg_stat_statements, from which the others are copied."""
+    """Return a stopped server with pg_stat_statements, from which all others are copied."""
     require_server()
     server = PostgresServer()
     atexit.register(server.close)
@@ -58,7 +58,7 @@ def template() -> PostgresServer:
 
 
 def new_server(*, durable: bool = False) -> PostgresServer:
-    """Return a server that runs and has pg_stat_statements; the caller closes it."""
+    """Return a running server with pg_stat_statements; the caller closes it."""
     server = PostgresServer(durable=durable, template=template())
     try:
         return server.start()

@@ -1,8 +1,8 @@
-"""A proxy in front of PostgreSQL that breaks things at named points of a call.
+"""A proxy in front of PostgreSQL that injects faults at named points of a call.
 
-It reads PostgreSQL's messages, so that it knows which statement a client executes and when the answer is complete. The
-statement runs in a transaction of its own, which is committed before ReadyForQuery: an answer with ReadyForQuery that
-the proxy drops is a commit of which the client knows nothing.
+It parses PostgreSQL's messages to know which statement a client executes and when the answer is complete. The statement
+runs in a transaction of its own, which is committed before ReadyForQuery: if the proxy drops an answer with
+ReadyForQuery, the client does not know of the commit.
 
     with Proxy(postgres.url) as proxy:
         trap = proxy.trap(r"commit\\(", Point.DONE, then=Then.CUT)
@@ -29,12 +29,12 @@ Value = TypeVar("Value")
 
 SSL_REQUEST, GSS_REQUEST = 80877103, 80877104
 CALL_PARTS: Final = frozenset(b"PBDEC")
-"""Messages that a Sync or a Flush follows: Parse, Bind, Describe, Execute, Close."""
+"""Messages that are followed by a Sync or a Flush: Parse, Bind, Describe, Execute, Close."""
 LIMIT_BYTES: Final = 1 << 26
 
 
 class Point(Enum):
-    """When a trap springs."""
+    """The point of a call at which a trap springs."""
 
     ASKED = "before the call reaches the server"
     SENT = "after the call was sent to the server, before its answer is awaited"
@@ -45,12 +45,12 @@ class Then(Enum):
     """The fate of the connection after the action of a trap."""
 
     CUT = "cut"
-    FORWARD = "go on as if nothing had happened"
+    FORWARD = "continue as if nothing had happened"
 
 
 @dataclass(eq=False)
 class Trap:
-    """Waits for a call whose SQL matches, and springs once. `action` runs in a thread while the call waits."""
+    """Fires once, at a call whose SQL matches. `action` runs in a thread while the call waits."""
 
     pattern: re.Pattern[str]
     point: Point
@@ -60,7 +60,7 @@ class Trap:
     done: threading.Event = field(default_factory=threading.Event)
 
     def act(self) -> None:
-        """Do the action. It is done although the connection may end meanwhile, as that of a killed node does."""
+        """Run the action to its end, even if the connection ends meanwhile, as that of a killed node does."""
         try:
             self.action()
         finally:
@@ -79,7 +79,7 @@ class Proxy:
         self._links: set[_Link] = set()
         self.traps: list[Trap] = []
         self.calls: list[str] = []
-        """The SQL of the calls so far, for tests that look for a pattern."""
+        """The SQL of all calls so far."""
         self._flows = self._do(self._event())
         self._server = self._do(asyncio.start_server(self._accept, "127.0.0.1", 0, limit=LIMIT_BYTES))
         self.port: int = self._server.sockets[0].getsockname()[1]
@@ -110,23 +110,23 @@ class Proxy:
         self._thread.join()
         self._loop.close()
 
-    def lead_to(self, url: str) -> None:
-        """Lead new connections to another server, as an address that moves with the primary does."""
+    def redirect(self, url: str) -> None:
+        """Forward new connections to another server, as an address that follows the primary does."""
         parts = urlsplit(url)
         self._target = (parts.hostname or "127.0.0.1", parts.port or 5432)
 
-    # ---- what breaks
+    # ---- faults
 
     def trap(
         self, pattern: str, point: Point, then: Then = Then.CUT, action: Callable[[], None] = lambda: None
     ) -> Trap:
-        """Wait for the next call whose SQL matches; see `Trap`."""
+        """Set a trap for the next call whose SQL matches."""
         trap = Trap(re.compile(pattern, re.IGNORECASE), point, then, action)
         self.traps.append(trap)
         return trap
 
     def disarm(self, trap: Trap) -> None:
-        """Remove a trap that nothing fell into."""
+        """Remove a trap that has not sprung."""
         if trap in self.traps:
             self.traps.remove(trap)
 
@@ -135,11 +135,11 @@ class Proxy:
         self._loop.call_soon_threadsafe(self._cut)
 
     def hold(self) -> None:
-        """Forward nothing more, as a network that loses every packet; connections stay."""
+        """Forward nothing, as a network that loses every packet; connections stay open."""
         self._loop.call_soon_threadsafe(self._flows.clear)
 
     def release(self) -> None:
-        """Forward again, first what was held."""
+        """Forward again, held messages first."""
         self._loop.call_soon_threadsafe(self._flows.set)
 
     # ---- connections
@@ -170,11 +170,11 @@ class Proxy:
         writer.transport.abort()
 
     async def flow(self) -> None:
-        """Wait while the proxy holds everything."""
+        """Wait while `hold` is in effect."""
         await self._flows.wait()
 
     def claim(self, sql: str) -> Trap | None:
-        """Return the trap that this call falls into, which is then used up."""
+        """Return and remove the trap that this call springs."""
         self.calls.append(sql)
         for trap in self.traps:
             if trap.pattern.search(sql):
@@ -183,18 +183,18 @@ class Proxy:
         return None
 
 
-Level = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 
 
 class _Link:
-    """One connection through the proxy. `answers` has, for each ReadyForQuery to come, the trap of its call."""
+    """One connection through the proxy. `answers` has the trap, if any, of the call of each expected ReadyForQuery."""
 
-    def __init__(self, proxy: Proxy, client: Level, server: Level) -> None:
+    def __init__(self, proxy: Proxy, client: Stream, server: Stream) -> None:
         self.proxy = proxy
         self.client_reader, self.client = client
         self.server_reader, self.server = server
         self.statements: dict[bytes, str] = {}
-        self.answers: deque[Trap | None] = deque([None])  # the login ends with one too
+        self.answers: deque[Trap | None] = deque([None])  # of the login
 
     def end(self) -> None:
         """End both connections at once."""

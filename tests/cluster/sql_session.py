@@ -15,12 +15,12 @@ COMMIT = "SELECT * FROM commit($1,$2,$3,$4,$5,$6,$7,$8,$9,$10,$11,$12,$13,$14,$1
 
 
 def ones(count: int) -> str:
-    """Return the bits of a share whose messages are all meant."""
+    """Return bits that are all set."""
     return "1" * count
 
 
 def bits(text: str | None) -> asyncpg.BitString | None:
-    """Return text as the driver's bits."""
+    """Return a text of 0 and 1 as bits of the driver."""
     return None if text is None else asyncpg.BitString(text)
 
 
@@ -51,7 +51,7 @@ class Session:
 
     @classmethod
     async def open(cls, url: str, schema: str) -> Self:
-        """Connect, and make the schema if it is missing."""
+        """Connect, and create the schema if it is missing."""
         connection = await asyncpg.connect(url, server_settings={**SESSION_SETTINGS, "search_path": schema})
         await install(connection, schema)
         return cls(connection)
@@ -61,7 +61,7 @@ class Session:
         await self.connection.close(timeout=5)
 
     def as_node(self, other: Session) -> Self:
-        """Act for the node of another session."""
+        """Act as the node of another session, and return this session."""
         self.node, self.epoch = other.node, other.epoch
         return self
 
@@ -91,11 +91,11 @@ class Session:
         return [row["node"] for row in await self.rows("SELECT node FROM member ORDER BY node")]
 
     async def beat(self) -> list[dict[str, Any]]:
-        """Beat once."""
+        """Send a heartbeat, and return the rows of the members."""
         return await self.rows("SELECT * FROM beat($1, $2, 'amqp://here', 0, '{}')", self.node, self.epoch)
 
     async def count_out(self, dead: Session, beats: int = 0) -> bool:
-        """Count another node out."""
+        """Declare another node dead; return whether it was."""
         return bool(
             await self.value(
                 "SELECT count_out($1, $2, $3, $4, $5)", self.node, self.epoch, dead.node, dead.epoch, beats
@@ -114,7 +114,7 @@ class Session:
     ) -> dict[str, Any]:
         """Commit a call with shares and settlements (level, number, bits); its chunk names the node and sequence.
 
-        `refused` in the result has the bits of each share that full queues did not take, by its place from 1 on.
+        `refused` in the result has the bits of each share that full queues refused, by its position from 1.
         """
         if sequence is None:
             self.sequence += 1
@@ -199,10 +199,10 @@ class Session:
         return transaction
 
     async def sees_blocked(self, holder: Session, waiting: Session) -> bool:
-        """Return whether a session waits for another one's lock, as this one sees it."""
+        """Return whether a session waits for a lock of another one; asked by a third session."""
         blocking = await self.value("SELECT pg_blocking_pids($1)", waiting.connection.get_server_pid())
         return holder.connection.get_server_pid() in blocking
 
 
 Sessions = Callable[[str], Awaitable[Session]]
-"""Opens a session of a node; the first one of a name joins."""
+"""Opens a session of a node, which joins at first."""

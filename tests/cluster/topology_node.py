@@ -44,23 +44,21 @@ class TopologyNode:
         self.room = self.open_vhost("/")
 
     def open_vhost(self, name: str) -> Room:
-        """Return a vhost that follows the log."""
+        """Open a vhost that follows the topology log."""
         room = Room(name, journal=SharedJournal(self.topology, name))
         self.topology.opened(room.vhost)
         return room
 
     async def start(self) -> None:
-        """Join."""
         await self.node.start()
 
     async def stop(self) -> None:
-        """Leave."""
         await self.topology.log.stop()
         await self.node.leave()
         assert self.failures == []
 
     async def kill(self) -> None:
-        """Stop without a word, as a broken machine does."""
+        """Stop without leaving, as a broken machine does."""
         await self.topology.log.stop()
         await self.node.close()
         self.is_dead = True
@@ -75,7 +73,7 @@ class TopologyNode:
     # -- clients ------------------------------------------------------------------------------------------------------
 
     def enter(self, room: Room | None = None) -> Client:
-        """Return a client of its own connection."""
+        """Return a client on a new connection."""
         client = (room or self.room).enter()
         self.clients.append(client)
         return client
@@ -99,7 +97,7 @@ class TopologyNode:
         await until(answered)
         return answers
 
-    # -- what the node tells ------------------------------------------------------------------------------------------
+    # -- events of the node -------------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
         await self.topology.log.load()
@@ -151,5 +149,5 @@ async def cluster_of(names: str, url: str, schema: str, **options: Any) -> Async
 
 
 async def everywhere(nodes: list[TopologyNode], condition: Callable[[TopologyNode], object]) -> None:
-    """Wait until something holds on every node."""
+    """Wait until a condition is true on every node."""
     await until(lambda: all(condition(node) for node in nodes))

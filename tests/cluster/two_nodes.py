@@ -68,9 +68,9 @@ class Nodes:
             assert not errors, f"a node logged errors: {errors}"
 
     def renew(self) -> None:
-        """Make everything ready for another test: close the connections, delete all queues and exchanges.
+        """Prepare the nodes for another test: close the connections, delete all queues and exchanges.
 
-        Nodes that were killed are started again.
+        Killed nodes are started again.
         """
         self._close_connections()
         errors = self._errors()
@@ -80,7 +80,7 @@ class Nodes:
                 node.start()
         folder = node.folder
         for row in ask(folder, "list_queues"):
-            with suppress(Unanswered):  # one that expires, or is deleted with its last consumer
+            with suppress(Unanswered):  # the queue has expired, or was deleted with its last consumer
                 ask(folder, "delete_queue", queue=row["name"])
         for row in ask(folder, "list_exchanges"):
             if row["name"] and not row["name"].startswith("amq."):
@@ -93,7 +93,7 @@ class Nodes:
         self._connections.clear()
 
     def _errors(self) -> list[tuple[str, dict[str, Any]]]:
-        """Return what the nodes logged as errors, without what a test expected."""
+        """Return the errors in the logs of the nodes, except those that a test expects."""
         return [
             (name, event)
             for name, node in self.by_name.items()
@@ -102,7 +102,7 @@ class Nodes:
         ]
 
     def errors_expected(self, name: str, event: str) -> None:
-        """Record that a node logs this event as an error."""
+        """Accept this event as an error in the log of a node."""
         self._expected.add((name, event))
 
     def connect(self, name: str) -> BlockingConnection:
@@ -112,28 +112,28 @@ class Nodes:
         return connection
 
     def channel(self, name: str, *, confirms: bool = False) -> BlockingChannel:
-        """Return a channel of a connection of its own to a node."""
+        """Return a channel of a new connection to a node."""
         channel = self.connect(name).channel()
         if confirms:
             channel.confirm_delivery()
         return channel
 
     def contents(self, name: str, queue: str) -> list[bytes]:
-        """Return the messages of a queue as a node delivers them, and leave them there."""
+        """Return the messages that a node delivers from a queue, and requeue them."""
         channel = self.channel(name)
         count: int = channel.queue_declare(queue, passive=True).method.message_count
         found: list[bytes] = []
         channel.basic_consume(queue, lambda _at, _method, _properties, body: found.append(body))
 
-        def came() -> bool:
+        def all_delivered() -> bool:
             channel.connection.process_data_events(0.01)
             return len(found) >= count
 
-        wait_until(came, "all are delivered")
+        wait_until(all_delivered, "all messages are delivered")
         channel.connection.close()
         return found
 
 
 def rows(postgres: PostgresServer, schema: str) -> int:
-    """Return how many slot rows there are."""
+    """Return the number of slot rows."""
     return int(postgres.sql(f'SELECT count(*) FROM "{schema}".slot'))

@@ -1,7 +1,7 @@
 """Refuse to import a module from its source where it is compiled. Python imports this file first, in every process.
 
-`make test` puts it beside the compiled modules: a process that has them on its path, and finds the checkout before
-them, would test the sources.
+`make test` copies it beside the compiled modules: a process with the checkout before them on its path would test the
+sources.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ HERE = Path(__file__).resolve().parent
 
 
 class CompiledOnly(MetaPathFinder):
-    """Finds no module; looks at what would be found."""
+    """Finds no module, but checks which one another finder would find."""
 
     def find_spec(self, name: str, path: Sequence[str] | None, _target: ModuleType | None = None) -> ModuleSpec | None:
         """Raise ImportError for a source whose compiled module is in this folder."""

@@ -1,4 +1,4 @@
-"""Random conversations, reproducible by seed: they know what was declared and published, but not its results."""
+"""Random conversations, reproducible by seed. They depend on what was declared and published, not on answers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ __all__ = ["conversations"]
 
 SEEDS = 150
 _RACES = frozenset((23, 132))
-"""Seeds that RabbitMQ does not answer the same way twice: who gets what several queues or acks set free at once."""
+"""Seeds with races in RabbitMQ: which consumer gets a message that several queues or acks release at once."""
 Choice = TypeVar("Choice")
 
 _ARGUMENTS: tuple[dict[str, Any], ...] = (
@@ -123,7 +123,7 @@ class _Writer:
         return str(max(1, self.published - self._below(4)))
 
     def _reader(self) -> str:
-        """Return a channel that may have received a message, and record it."""
+        """Return a channel for a get or a consumer, and record it."""
         self.readers.append(self._one(_PLACES))
         return self.readers[-1]
 

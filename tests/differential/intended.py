@@ -30,12 +30,11 @@ _NO_STREAMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A rewrite of RabbitMQ's lines: pairs of a pattern for the whole line and SlotMQ's line, if any.
+    """A rewrite of RabbitMQ's lines: pairs of a pattern for the whole line and SlotMQ's line, which may be empty.
 
     Shapes: ``conversations`` are patterns of names; ``documented`` is the beginning of the line in
-    docs/compatibility.md. With ``older``, SlotMQ keeps the behaviour of 3.10, and the lines are those of its answers.
-    With ``last``, everything after the first such step is left out of the comparison, because the two brokers are in
-    different states.
+    docs/compatibility.md. With ``older``, SlotMQ behaves as 3.10, whose answers are rewritten. With ``last``, the
+    comparison ends after the first rewritten step, because the two brokers are in different states.
     """
 
     conversations: str
@@ -49,7 +48,7 @@ class Difference:
         return any(fnmatchcase(name, pattern) for pattern in self.conversations.split())
 
     def applied(self, said: Sequence[str]) -> list[str]:
-        """Return SlotMQ's lines."""
+        """Return the rewritten lines of an answer."""
         found: list[str] = []
         for line in said:
             for pattern, instead in self.lines:
@@ -202,11 +201,9 @@ INTENDED: Final[tuple[Difference, ...]] = (
 )
 
 
-def expected_of(
-    name: str, newer: Transcript, older: Transcript | None, differences: Sequence[Difference] = INTENDED
-) -> tuple[Transcript, set[Difference]]:
-    """Return SlotMQ's expected answers, given those of RabbitMQ 4.3 and 3.10, and the differences with an effect."""
-    applicable = [one for one in differences if one.holds_for(name)]
+def expected_of(name: str, newer: Transcript, older: Transcript | None) -> tuple[Transcript, set[Difference]]:
+    """Return SlotMQ's expected answers, given those of RabbitMQ 4.3 and 3.10, and the differences that apply."""
+    applicable = [one for one in INTENDED if one.holds_for(name)]
     used = {one for one in applicable if one.older and newer != older}
     recorded = older if used and older is not None else newer
     expected: Transcript = []

@@ -28,7 +28,7 @@ _WITH_CONTENT: Final = frozenset(("basic.deliver", "basic.return", "basic.get-ok
 
 @dataclass(slots=True)
 class Heard:
-    """One method with its message, or the end of the connection (`gone`)."""
+    """A received method with its message; `name` is `gone` for the end of the connection."""
 
     channel: int
     name: str
@@ -55,7 +55,7 @@ def frame(kind: int, channel: int, payload: bytes) -> bytes:
 
 
 class Link:
-    """A connection named by a letter; `hear` is called for each method, in order."""
+    """A connection named by a letter; `hear` is called with each received method, in order."""
 
     def __init__(self, letter: str, hear: Callable[[Link, Heard], None]) -> None:
         self.letter = letter
@@ -79,14 +79,14 @@ class Link:
         self._reading = asyncio.create_task(self._read(reader))
 
     def send(self, octets: bytes) -> None:
-        """Send bytes unchanged, unless the connection ended; keep them while the connection is corked."""
+        """Send bytes unchanged, unless the connection has ended; buffer them while the connection is corked."""
         if self.corked is not None:
             self.corked += octets
         elif self._writer is not None and self.alive:
             self._writer.write(octets)
 
     def uncork(self) -> None:
-        """Send the kept bytes in one write."""
+        """Send the buffered bytes in one write."""
         assert self.corked is not None
         octets, self.corked = bytes(self.corked), None
         self.send(octets)
@@ -131,7 +131,7 @@ class Link:
             self.hear(self, Heard(0, "gone"))
         except (AssertionError, KeyError, IndexError, struct.error) as error:
             self.alive = False
-            self.hear(self, Heard(0, f"sent what cannot be read: {error!r}"))
+            self.hear(self, Heard(0, f"sent bytes that cannot be decoded: {error!r}"))
 
     def _frame(self, kind: int, channel: int, payload: bytes) -> None:
         if kind == METHOD:
@@ -140,7 +140,7 @@ class Link:
             if name in _WITH_CONTENT:
                 self._partial[channel] = (heard, -1)
             else:
-                assert channel not in self._partial, f"{name} inside a content"
+                assert channel not in self._partial, f"{name} between a content header and its body"
                 self.hear(self, heard)
         elif kind in (HEADER, BODY):
             heard, size = self._partial[channel]

@@ -1,4 +1,4 @@
-"""The RabbitMQ to compare with: a running one, or one started here, alone on loopback, with a separate folder."""
+"""The RabbitMQ to compare with: a running one, or one that the tests start on loopback with its own data folder."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _STOP_LIMIT_S = 20.0
 def rabbitmq_script() -> str | None:
     """Return the installed rabbitmq-server, or None.
 
-    Distributions wrap it to change the user and the folder; the script inside the wrapper runs as any user.
+    Distributions wrap it to change the user and the folder; the wrapped script, preferred here, runs as any user.
     """
     found = next((path for path in _SCRIPTS if os.access(path, os.X_OK)), None)
     return found or shutil.which("rabbitmq-server")
@@ -65,12 +65,12 @@ def own_oracle(
 ) -> Iterator[tuple[BrokerAddress, Callable[..., str]]]:
     """Start a RabbitMQ, yield its address and a function that runs its rabbitmqctl, and stop it afterwards.
 
-    `settings` are more lines of its rabbitmq.conf.
+    `settings` are lines to append to its rabbitmq.conf.
     Raises FileNotFoundError when it is not installed.
     """
     script, epmd = rabbitmq_script(), _epmd()
     if script is None or epmd is None:
-        raise FileNotFoundError("rabbitmq-server is not installed, and SLOTMQ_TEST_ORACLE_URL names none that runs")
+        raise FileNotFoundError("rabbitmq-server is not installed, and SLOTMQ_TEST_ORACLE_URL names no running one")
     (folder / "log").mkdir(parents=True)
     ports = _free_ports(3)
     environment = _environment(folder, *ports)
@@ -124,8 +124,8 @@ def _environment(folder: Path, epmd_port: int, port: int, distribution_port: int
 def _running(
     command: list[str], folder: Path, name: str, environment: dict[str, str]
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a process in a new process group, and end that group afterwards: the script starts the Erlang machine."""
-    # Erlang walks the whole range of descriptors at its start, and some machines allow a thousand million.
+    """Run a process in a new process group, and end the whole group afterwards: the script starts the Erlang VM."""
+    # Erlang visits every possible descriptor when it starts, and some machines allow 10⁹.
     bounded = ["/bin/sh", "-c", 'ulimit -n 65536 2>/dev/null; exec "$@"', "sh", *command]
     with (folder / "log" / f"{name}.out").open("wb") as output:
         process = subprocess.Popen(
@@ -149,7 +149,7 @@ def _running(
 
 
 def _await_greeting(process: subprocess.Popen[bytes], address: BrokerAddress, folder: Path) -> None:
-    """Wait until the broker greets: before the end of its boot it accepts connections without a greeting."""
+    """Wait for connection.start: while RabbitMQ boots, it accepts connections but does not send it."""
     end = time.monotonic() + _START_LIMIT_S
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -159,8 +159,8 @@ def _await_greeting(process: subprocess.Popen[bytes], address: BrokerAddress, fo
                     return
         except OSError:
             time.sleep(PAUSE_S * 10)
-    said = (folder / "log" / "rabbitmq.out").read_text(errors="replace")
-    raise AssertionError(f"RabbitMQ did not become ready; it said:\n{said[-2000:]}")
+    output = (folder / "log" / "rabbitmq.out").read_text(errors="replace")
+    raise AssertionError(f"RabbitMQ did not become ready; its output:\n{output[-2000:]}")
 
 
 def _free_ports(count: int) -> list[int]:

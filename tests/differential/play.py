@@ -1,6 +1,6 @@
-"""Plays many conversations at once, and stores RabbitMQ's answers as JSON beside them.
+"""Plays many conversations at once, and stores RabbitMQ's answers as JSON files.
 
-The answers of 3.10 are stored completely, those of 4.3 only for conversations in which they differ.
+All answers of 3.10 are stored; those of 4.3 only for conversations in which they differ from 3.10.
 """
 
 from __future__ import annotations

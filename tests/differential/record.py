@@ -20,7 +20,7 @@ RECORDING = Manner(quiet_ms=150, patience_ms=3000)
 
 
 def main(families: list[str]) -> int:
-    """Record, and return the number of conversations that could not be recorded."""
+    """Record the families, or all; return the number of conversations that could not be recorded."""
     wanted = [one for one in CONVERSATIONS.values() if not families or one.name.split("/")[0] in families]
     with tempfile.TemporaryDirectory() as folder, running_oracle(Path(folder) / "rabbitmq") as address:
         first = play_all(wanted, address, RECORDING, at_once=24)
@@ -31,7 +31,7 @@ def main(families: list[str]) -> int:
         if isinstance(said, str):
             print(f"{name}: {said}")
         elif said != second[name]:
-            print(f"{name} is not the same twice")
+            print(f"{name}: the two runs differ")
             for number, lines in enumerate(said):
                 if lines != second[name][number]:
                     print(f"  step {number}: {lines}\n      then: {second[name][number]}")
@@ -47,7 +47,7 @@ def main(families: list[str]) -> int:
         for family in {one.name.split("/")[0] for one in wanted}:
             (RECORDED_4_3 / f"{family}.json").unlink(missing_ok=True)
         write_recordings(others, recorded, RECORDED_4_3)
-        print(f"{len(others)} of them are answered otherwise than by 3.10")
+        print(f"{len(others)} of them differ from the answers of 3.10")
     return len(wanted) - len(recorded)
 
 

@@ -20,7 +20,7 @@ from tests.differential.wire import METHODS
 __all__ = ["Speaker", "Transcript"]
 
 Transcript = list[list[str]]
-"""The lines after each step, and those of the queues' contents at the end."""
+"""A list of lines for each step, and a last one with the queues' contents."""
 
 OBSERVER = "~"
 _RESERVED: Final = ("channel_id", "known_hosts", "cluster_id")
@@ -28,7 +28,7 @@ _AS_SENT: Final = frozenset(("channel.open", "channel.close", "connection.close"
 
 
 def reserved(heard: Heard) -> dict[str, Any]:
-    """Return the reserved fields of an answer that has something in them, as RabbitMQ's never have."""
+    """Return the non-empty reserved fields of an answer; RabbitMQ leaves them empty."""
     return {name: heard.fields[name] for name in _RESERVED if heard.fields.get(name)}
 
 
@@ -79,7 +79,7 @@ class Speaker(Talk):
     # ---- receiving -------------------------------------------------------------------------------------------------
 
     def noted(self, link: Link, heard: Heard) -> None:
-        """Record what was received."""
+        """Record a received method."""
         if heard.name == "channel.open-ok" and (link.letter, heard.channel) in self._opening and not reserved(heard):
             return
         for one in self._understood(link, heard):
@@ -88,7 +88,7 @@ class Speaker(Talk):
             self._heard.append((link.letter, one.channel, one, line(place, one, self.names, remark)))
 
     def _understood(self, link: Link, heard: Heard) -> list[Heard]:
-        """Answer a close, keep what the client has to know, and return what is to be recorded."""
+        """Answer a close, update the client's state, and return the methods to record."""
         channel = link.channels.setdefault(heard.channel, Channel())
         if heard.name == "gone":
             return [] if link.ending else [heard]
@@ -118,7 +118,7 @@ class Speaker(Talk):
         return [heard]
 
     def _start(self, heard: Heard) -> Heard:
-        """Return connection.start with the fields that a client relies on: not the product and its version."""
+        """Return connection.start with only the fields that a client relies on, so without product and version."""
         properties = heard.fields["server_properties"]
         plain = {
             "capabilities": properties.get("capabilities"),
@@ -137,7 +137,7 @@ class Speaker(Talk):
         return found + [Heard(heard.channel, f"{heard.name} of no message", {"tag": one}) for one in unknown]
 
     def _tag_remark(self, link: Link, heard: Heard) -> str:
-        """Record a delivery, and return what is wrong with its tag: a channel counts its deliveries."""
+        """Record a delivery, and return its tag as a remark unless it is one more than the channel's last."""
         if heard.name not in ("basic.deliver", "basic.get-ok"):
             return ""
         channel, tag = link.channels[heard.channel], heard.fields["delivery_tag"]
@@ -149,7 +149,7 @@ class Speaker(Talk):
     # ---- waiting
 
     async def _quiet(self, expected: int) -> None:
-        """Wait until every expected answer was received, and nothing more arrives."""
+        """Wait until every expected answer has been received and nothing more arrives."""
         if expected:
             await self._wait(lambda: len(self._heard) >= expected, self.manner.patience_ms)
         if self.manner.probe:
@@ -169,7 +169,7 @@ class Speaker(Talk):
     # ---- steps
 
     async def _place(self, step: Step) -> tuple[Link, int]:
-        """Return connection and channel of a step, opening them unless the step says `!`."""
+        """Return the connection and channel of a step; open them first, the channel only if the step has no `!`."""
         found = re.fullmatch(r"(\w)(\d*)(!?)", step.at)
         assert found is not None, step
         number = int(found[2] or 0)
@@ -236,7 +236,7 @@ class Speaker(Talk):
         link.corked = bytearray()
         answers = 0
         for part, (of, number) in zip(step.parts, places, strict=True):
-            assert of is link, f"{part} is of another connection"
+            assert of is link, f"{part} belongs to another connection"
             if part.verb == "publish":
                 self._send_message(link, number, part)
             else:
@@ -304,7 +304,7 @@ class Speaker(Talk):
         return link
 
     async def _counted(self, name: str) -> tuple[int, int] | None:
-        """Return the number of ready messages and consumers of a queue; None for a missing or private queue."""
+        """Return a queue's numbers of ready messages and consumers, or None for a missing or exclusive queue."""
         link = await self._observer()
         heard = await self._ask(link, 1, "queue.declare", {"queue": self.names.real(name), "passive": True})
         assert heard is not None, f"no answer about {name}"
@@ -343,7 +343,7 @@ class Speaker(Talk):
         await self._quiet(0)
 
     async def _contents(self) -> list[str]:
-        """Return the messages left in the queues, and delete everything that the conversation declared."""
+        """Return lines for the messages left in the queues, and delete all queues and exchanges of the conversation."""
         made_up = [f"${number + 1}" for number, name in enumerate(self.names.made_up) if ".gen-" in name]
         for name in [*self.conversation.queues, *made_up]:
             if await self._count_noted(name):

@@ -1,7 +1,7 @@
-"""The language of conversations. A step names its place: `A1` is channel 1 of connection A.
+"""The steps of conversations. Each names its channel: `A1` is channel 1 of connection A.
 
-`~` in a name stands for a part that separates this conversation's names from all others; `$1` is the first name that
-the broker generated in it, `$2` the second.
+`~` in a name is replaced with a prefix unique to the conversation; `$1` is the first name that the broker generated in
+it, `$2` the second.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ += ["ack", "bind", "cancel", "confirm", "consume", "exchange", "get", "n
 __all__ += ["close_channel", "close_connection", "declared", "together", "until"]
 
 PREFIX_LENGTH = 8
-"""How many characters `~` is on the wire."""
+"""The length of the prefix that replaces `~`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """Steps in order, on connections that open when they are first named; the content of queues is compared after."""
+    """Steps in order. Their first use opens connections and channels; the queues' contents are compared at the end."""
 
     name: str
     steps: tuple[Step, ...]
@@ -65,7 +65,7 @@ def call(at: str, method: str, **fields: Any) -> Step:
 
 
 def connect(at: str, **options: Any) -> Step:
-    """Return the step that opens a connection with options: see Link.open."""
+    """Return the step that opens a connection with options: see Talk._handshake."""
     return Step("connect", at, options)
 
 
@@ -110,7 +110,7 @@ def until(name: str, count: int) -> Step:
 
 
 def declared(*names: str) -> Step:
-    """Return the step that checks, on a separate connection, which of these queues exist and what they hold."""
+    """Return the step that checks on a separate connection which queues exist and how many messages they have."""
     return Step("look", "-", {"queues": list(names)})
 
 

@@ -1,4 +1,4 @@
-"""The basis of every conversation with a broker: open connections, requests, and waiting for answers."""
+"""The base class of Speaker: opens connections, sends requests and waits for answers."""
 
 from __future__ import annotations
 
@@ -14,18 +14,19 @@ from tests.differential.link import CAPABILITIES, Channel, Heard, Link
 __all__ = ["PROBE", "UNASKED", "Manner", "Talk"]
 
 PROBE: Final = 99
-"""The channel whose round trip says that a connection's octets were read."""
+"""The channel whose round trip shows that the broker has read the connection's bytes."""
 UNASKED: Final = frozenset(("basic.deliver", "basic.return", "basic.ack", "basic.nack", "basic.cancel"))
-"""What a broker says without being asked."""
+"""The methods that a broker sends without a request."""
 _HANDSHAKE_MS: Final = 8000
-"""RabbitMQ waits three seconds before it ends a connection that was refused."""
+"""More than the three seconds that RabbitMQ waits before it closes a refused connection."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manner:
-    """The rules for deciding that a broker has sent all its answers. Units: ms. `quiet` is the silence that ends a
-    step. `patience` is how long to wait for a reply or, with a recording, for one of its lines. `probe` requests a
-    round trip in between.
+    """The rules for deciding that a broker has sent all its answers.
+
+    A step ends after `quiet_ms` without a frame. `patience_ms` limits the wait for a reply or, with a recording, for
+    the recorded answers. `probe` adds a round trip on each connection after each step.
     """
 
     quiet_ms: int
@@ -44,7 +45,7 @@ class Talk:
         self._news = asyncio.Event()
 
     def heard(self, link: Link, heard: Heard) -> None:
-        """Keep what was received, and answer a close on a connection or channel outside the conversation."""
+        """Store a received method, and answer a close on a connection or channel outside the conversation."""
         self._all.append((link, heard))
         self._news.set()
         if not link.muted and heard.channel != PROBE:
@@ -57,7 +58,7 @@ class Talk:
             link.ending = True
 
     def noted(self, link: Link, heard: Heard) -> None:
-        """Process a frame of the conversation."""
+        """Process a method of the conversation."""
         raise NotImplementedError
 
     async def _wait(self, condition: Callable[[], bool], patience_ms: float) -> bool:

@@ -1,4 +1,4 @@
-"""Received frames as lines that compare between two brokers: names and tags that differ by nature are replaced."""
+"""Received frames as lines comparable between two brokers: generated names and the current time are replaced."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _DAY_S: Final = 86_400
 
 
 class Names:
-    """One conversation's names on the wire, and their replacements in a transcript."""
+    """Translates one conversation's names between the wire and the transcript."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         self.made_up: list[str] = []
 
     def real(self, value: Any) -> Any:
-        """Return a value with the names on the wire."""
+        """Return a value of a step with the names used on the wire."""
         if isinstance(value, str):
             whole = value.replace("~", self.prefix)
             return re.sub(r"\$(\d)", lambda found: self._nth(int(found[1])), whole)
@@ -37,7 +37,7 @@ class Names:
         return self.made_up[number - 1] if number <= len(self.made_up) else f"unknown-{number}"
 
     def plain(self, value: Any) -> Any:
-        """Return a value with the names of a transcript."""
+        """Return a received value with the names used in a transcript."""
         if isinstance(value, str):
             return _MADE_UP.sub(lambda found: self._number(found[0]), value.replace(self.prefix, "~"))
         if isinstance(value, Typed):
@@ -69,7 +69,7 @@ def line(place: str, heard: Heard, names: Names, remark: str = "") -> str:
 
 
 def lane(heard: Heard) -> tuple[int, str, int]:
-    """Return the lane in which order matters: replies, returns, each consumer's deliveries; confirms by tag."""
+    """Return the sort key of a method: replies, returns, confirms by tag, and deliveries by consumer."""
     if heard.name in ("basic.ack", "basic.nack"):
         return (2, "", heard.fields["delivery_tag"])
     if heard.name == "basic.deliver":
@@ -78,5 +78,5 @@ def lane(heard: Heard) -> tuple[int, str, int]:
 
 
 def ordered(heard: list[tuple[str, int, Heard, str]]) -> list[str]:
-    """Return the lines of a step; no order is guaranteed between connections, channels and lanes."""
+    """Return the lines of a step sorted by connection, channel and `lane`, between which no order is guaranteed."""
     return [text for _, _, _, text in sorted(heard, key=lambda one: (one[0], one[1], lane(one[2])))]

@@ -1,6 +1,6 @@
-"""AMQP's methods, tables and properties as typed text and back, so that a difference of one byte is visible.
+"""Encodes and decodes AMQP methods, tables and properties with their types, so that any difference is visible.
 
-The module encodes and decodes by itself where pamqp loses details: the type of a table's number, an absent property.
+pamqp supplies only the signatures: its codec loses the types of numbers in tables and which properties are absent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ __all__ = ["METHODS", "Typed", "decode_method", "decode_properties", "encode_met
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A table value whose type letter the conversation chooses."""
+    """A table value with an explicit type letter."""
 
     letter: str
     value: Any
@@ -92,7 +92,7 @@ def _field(kind: str, value: Any) -> bytes:
 
 
 def encode_method(name: str, fields: Mapping[str, Any]) -> bytes:
-    """Return the payload of a method frame; unnamed fields are zero or empty. Nothing is checked."""
+    """Return the payload of a method frame; missing fields are zero or empty. Values are not validated."""
     method = METHODS[name]
     unknown = set(fields) - set(method.attributes())
     assert not unknown, f"{name} has no {unknown}"
@@ -110,7 +110,7 @@ def encode_method(name: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def _packed(bits: list[bool]) -> bytes:
-    """Return the byte of the bits collected so far, and forget them."""
+    """Return the collected bits as one byte, or nothing if there are none; clear the list."""
     octet = bytes([sum(bit << place for place, bit in enumerate(bits))]) if bits else b""
     bits.clear()
     return octet
@@ -145,7 +145,7 @@ class _Reader:
 
     def piece(self, size: int) -> bytes:
         self.at += size
-        assert self.at <= len(self.octets), "cut short"
+        assert self.at <= len(self.octets), "truncated"
         return self.octets[self.at - size : self.at]
 
     def short_string(self) -> str:

@@ -1,6 +1,6 @@
-"""Clients that work at random against a broker, in threads, until it dies; a history records what they did and saw.
+"""Clients that run random operations against a broker, in threads, until it dies; a History records the results.
 
-Raw sockets: a client library would hide what was confirmed, and is ten times slower.
+They use raw sockets: a client library would hide which publishes were confirmed, and is ten times slower.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from tests.raw_client import BODY, PeerGone, RawClient, publish_frames
 
 Reply = TypeVar("Reply")
 
-CHURN: Final = "churn"  # the queue that is purged and deleted all the time
-RECEIPTS: Final = "receipts"  # where clients publish to make sure that their earlier operations are on disk
+CHURN: Final = "churn"  # the queue that is purged and deleted repeatedly
+RECEIPTS: Final = "receipts"  # the target of publishes whose confirm proves that earlier operations are on disk
 QUEUES: Final = ("work-1", "work-2", "pile", CHURN, RECEIPTS)
 TOPIC: Final = "flights"
 FANOUT: Final = "all"
@@ -30,7 +30,7 @@ BINDINGS: Final = (
     (CHURN, TOPIC, "b.*"),
     (CHURN, FANOUT, ""),
 )
-# Where a message goes, by exchange and key: written by hand, so that the matcher under test does not judge itself.
+# The target queues by exchange and key, written by hand so as not to rely on the matcher under test.
 ADDRESSES: Final = {
     (TOPIC, "a"): ("work-1", "pile"),
     (TOPIC, "a.x"): ("work-1", "work-2", "pile"),
@@ -93,20 +93,20 @@ class Client:
             assert received is None, f"{self.name}: expected {kind.__name__}, got {received!r}"
 
     def pump(self) -> Any:
-        """Read one frame; return a reply, or None for other frames. Raises: PeerGone when the broker hung up."""
+        """Read one frame; return a reply, or None for other frames. Raises: PeerGone when the broker closes."""
         value = self.raw.next().value
         if isinstance(value, commands.Basic.Ack):
             while self._unconfirmed and self._unconfirmed[0][0] <= (value.delivery_tag or 0):
                 self.history.confirm(self._unconfirmed.popleft()[1])
             return None
         if isinstance(value, commands.Basic.Deliver):
-            self._take(value.consumer_tag or "", value.delivery_tag, redelivered=bool(value.redelivered))
+            self._delivered(value.consumer_tag or "", value.delivery_tag, redelivered=bool(value.redelivered))
             return None
         if isinstance(value, (commands.Channel.Close, commands.Connection.Close)):
             raise PeerGone(f"{value.reply_code} {value.reply_text}")
         return value
 
-    def _take(self, queue: str, tag: int | None, *, redelivered: bool) -> None:
+    def _delivered(self, queue: str, tag: int | None, *, redelivered: bool) -> None:
         number = int(self.content().split(b" ")[0])
         if self.history.deliver(queue, number, redelivered=redelivered) is not None:
             self.held.append((tag or 0, queue, number))
@@ -131,13 +131,13 @@ class Client:
         self.raw.send(publish_frames(1, exchange, key, body, properties=properties))
 
     def await_confirms(self, at_most: int = 0) -> None:
-        """Return when at most this many publishes are unconfirmed."""
+        """Wait until at most this many publishes are unconfirmed."""
         while len(self._unconfirmed) > at_most:
             received = self.pump()
             assert received is None, f"{self.name}: got {received!r}"
 
     def receipt(self, removal: Removal | None = None) -> None:
-        """Return when everything done on this channel is on disk: a later publish is confirmed."""
+        """Wait for the confirm of a new publish: all earlier operations of the channel are on disk then."""
         settled, self._settled = self._settled, []
         self.publish("", RECEIPTS)
         self.await_confirms()
@@ -158,7 +158,7 @@ class Client:
         while (received := self.pump()) is None:
             pass
         if isinstance(received, commands.Basic.GetOk):
-            self._take(queue, received.delivery_tag, redelivered=bool(received.redelivered))
+            self._delivered(queue, received.delivery_tag, redelivered=bool(received.redelivered))
 
     def settle(self, place: int, *, multiple: bool = False, reject: bool = False) -> None:
         """Ack a delivered message, or reject it without requeue, or settle all messages up to it."""
@@ -193,14 +193,14 @@ class Client:
         """Empty a queue."""
         self.call(commands.Queue.Purge(queue=queue), commands.Queue.PurgeOk)
 
-    def hear(self, timeout_s: float = 0.002) -> None:
-        """Process the frames that have arrived, and wait a moment for more."""
+    def pump_arrived(self, timeout_s: float = 0.002) -> None:
+        """Process frames until none arrives within the timeout."""
         while self.raw.readable(timeout_s):
             received = self.pump()
             assert received is None, f"{self.name}: got {received!r}"
 
 
-# -- the operations that clients repeat ------------------------------------------------------------------------------
+# -- random operations -----------------------------------------------------------------------------------------------
 
 
 def prepare(client: Client) -> None:
@@ -208,7 +208,7 @@ def prepare(client: Client) -> None:
     history = client.history
     if history.topology_for_sure:
         for exchange, key in ADDRESSES:
-            client.publish(exchange, key)  # to bindings that recovery restored: the next restart checks for these
+            client.publish(exchange, key)  # through recovered bindings: the next restart looks for the copies
         if history.doubtful:
             recreate(client)
         client.receipt()
@@ -223,7 +223,7 @@ def prepare(client: Client) -> None:
 
 
 def recreate(client: Client) -> Removal:
-    """Delete the queue that is deleted all the time, and declare it again."""
+    """Delete the churn queue, and declare it again."""
     removal = client.history.begin_removal(CHURN, deletes=True)
     client.delete(CHURN)
     client.held = [held for held in client.held if held[1] != CHURN]
@@ -233,7 +233,7 @@ def recreate(client: Client) -> Removal:
 
 
 def publish_some(client: Client) -> None:
-    """Publish a burst, and wait for some or all confirms."""
+    """Publish a burst, and wait until all or all but 20 are confirmed."""
     for _ in range(client.random.randint(1, 25)):
         exchange, key = client.random.choice(list(ADDRESSES))
         client.publish(exchange, key, persistent=client.random.random() < 0.9)
@@ -243,7 +243,7 @@ def publish_some(client: Client) -> None:
 def consume_some(client: Client) -> None:
     """Process deliveries, settle some in random order, requeue some, and occasionally cancel."""
     random = client.random
-    client.hear()
+    client.pump_arrived()
     for _ in range(random.randint(0, len(client.held))):
         place = random.randrange(len(client.held))
         kind = random.random()
@@ -271,7 +271,7 @@ def consume_some(client: Client) -> None:
 
 
 def churn_some(client: Client) -> None:
-    """Fetch from a queue, purge it, delete it and declare it again."""
+    """Get a message from the churn queue, purge the queue, or recreate it."""
     random = client.random
     kind = random.random()
     if kind < 0.6:
@@ -304,10 +304,10 @@ def drain(client: Client) -> dict[str, list[tuple[int, bool]] | None]:
             found[queue] = None
             continue
         client.call(commands.Basic.Consume(queue=queue, consumer_tag=queue), commands.Basic.ConsumeOk)
-        there = found[queue] = []
+        content = found[queue] = []
         for _ in range(answer.message_count):
             deliver = raw.next().value
             assert isinstance(deliver, commands.Basic.Deliver), deliver
-            there.append((int(client.content().split(b" ")[0]), bool(deliver.redelivered)))
+            content.append((int(client.content().split(b" ")[0]), bool(deliver.redelivered)))
         client.call(commands.Basic.Cancel(consumer_tag=queue), commands.Basic.CancelOk)
     return found

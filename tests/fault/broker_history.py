@@ -1,7 +1,7 @@
-"""The history of a broker's clients, and what must be true of it after any accident (in the manner of Jepsen).
+"""The history of a broker's clients, and the check of a restart against it (in the manner of Jepsen).
 
-A removal (an ack, a purge or the deletion of a queue) that was on disk when the broker died must hold. A removal that
-was only requested may hold or not. Every other confirmed message must be present, and no message that was never
+A removal (an ack, a purge or the deletion of a queue) that was on disk when the broker died must be in effect. One
+that was only requested may be in effect or not. All other confirmed messages must be present, and none that was never
 published.
 """
 
@@ -17,7 +17,7 @@ NEVER = 1 << 62
 
 @dataclass(slots=True)
 class Sent:
-    """One publish. Units: times are ticks of the history's clock; `sequence` counts a publisher's messages."""
+    """One publish. Times are ticks of the history's clock; `sequence` counts a publisher's messages."""
 
     number: int
     publisher: str
@@ -36,24 +36,24 @@ class Copy:
     delivered: bool = False
     settled: bool = False  # a client sent an ack or a reject
     settled_for_sure: bool = False  # a later confirm arrived: the settlement is on disk
-    recovered: bool = False  # a restart found it: from then on it counts as confirmed
-    gone: bool = False  # a restart did not find it: it must not come back
+    recovered: bool = False  # present after a restart: from then on it counts as confirmed
+    gone: bool = False  # absent after a restart: it must not reappear
 
 
 @dataclass(slots=True)
 class Removal:
-    """A purge, or the period from the deletion of a queue until the queue is bound again."""
+    """A purge, or a deletion, which ends when the queue is declared and bound again."""
 
     begin: int
     deletes: bool
-    held: set[int]  # unacked during the purge, which leaves them
+    held: set[int]  # unacked messages, which a purge does not remove
     end: int = NEVER
     for_sure: bool = False
 
 
 @dataclass
 class History:
-    """Everything that happened to the queues, over all lives of the broker. Shapes: ``copies`` by queue and number."""
+    """All operations on the queues, over all restarts of the broker. Shapes: ``copies`` by queue and number."""
 
     copies: dict[str, dict[int, Copy]]
     problems: list[str] = field(default_factory=list)
@@ -62,7 +62,7 @@ class History:
         self.removals: dict[str, list[Removal]] = {queue: [] for queue in self.copies}
         self.sent: dict[int, Sent] = {}
         self.topology_for_sure = False
-        self.doubtful = False  # the accident interrupted a deletion: the queue may exist or not, bound or not
+        self.doubtful = False  # a crash interrupted a deletion: the queue may be missing or unbound
         self._clock = count(1)
         self._numbers = count(1)
         self._sequences: dict[str, int] = {}
@@ -93,7 +93,7 @@ class History:
         if not redelivered:
             order = (queue, copy.sent.publisher)
             if copy.delivered or copy.recovered:
-                self.problems.append(f"unmarked: {queue} delivered {number} again as if for the first time, {copy}")
+                self.problems.append(f"unmarked: {queue} delivered {number} again without the redelivered flag, {copy}")
             elif copy.sent.sequence <= self._last.get(order, 0):
                 self.problems.append(f"order: {queue} delivered {copy.sent} after {self._last[order]}")
             self._last[order] = copy.sent.sequence
@@ -107,15 +107,15 @@ class History:
         return removal
 
     def end_removal(self, removal: Removal) -> None:
-        """Record the end of a removal: messages sent from now on stay."""
+        """Record the end of a removal: messages sent from now on are not removed."""
         removal.end = next(self._clock)
 
-    # -- the verdict ---------------------------------------------------------------------------------------------------
+    # -- the check -----------------------------------------------------------------------------------------------------
 
     def verify(self, found: Mapping[str, Sequence[tuple[int, bool]] | None]) -> None:
-        """Compare what a restart after an unclean stop found with the history, and adopt it as the truth.
+        """Compare the queues after an unclean restart with the history, and continue the history from them.
 
-        Shapes: by queue, (number, redelivered) in the order of delivery; None when there is no such queue.
+        Shapes: by queue, (number, redelivered) in the order of delivery; None for a missing queue.
         """
         for queue, deliveries in found.items():
             self._verify_queue(queue, deliveries)
@@ -138,7 +138,7 @@ class History:
         removals = self.removals[queue]
         if deliveries is None:
             if self.topology_for_sure and not any(one.deletes and not one.for_sure for one in removals):
-                self.problems.append(f"topology: {queue} is gone")
+                self.problems.append(f"topology: {queue} is missing")
             deliveries = []
         seen: dict[int, bool] = {}
         last: dict[str, int] = {}
@@ -149,7 +149,7 @@ class History:
                 continue
             seen[number] = redelivered
             if not redelivered:
-                self.problems.append(f"unmarked: {queue} has {number} after an unclean stop as if it were fresh")
+                self.problems.append(f"unmarked: {queue} has {number} after a crash without the redelivered flag")
             if copy.gone or copy.settled_for_sure or self._removed(queue, copy.sent, for_sure=True):
                 self.problems.append(f"back: {queue} has {number}, which is {copy}, {removals}")
             if copy.sent.sequence <= last.get(copy.sent.publisher, 0):
@@ -161,16 +161,16 @@ class History:
                 self.problems.append(f"lost: {queue} lacks {number}, which is {copy}, {removals}")
 
     def _verify_fan_out(self, sent: Sent, found: Mapping[str, Sequence[tuple[int, bool]] | None]) -> None:
-        there = {
+        present = {
             queue: any(number == sent.number for number, _ in found[queue] or ())
             for queue in sent.targets
             if self._stays(queue, self.copies[queue][sent.number])
         }
-        if len(set(there.values())) > 1:
-            self.problems.append(f"torn: {sent} reached some of its queues only, {there}")
+        if len(set(present.values())) > 1:
+            self.problems.append(f"torn: {sent} reached only some of its queues, {present}")
 
     def _stays(self, queue: str, copy: Copy) -> bool:
-        """Return whether no removal of this copy was requested, so that it must be present if its message is."""
+        """Return whether the copy was neither settled nor covered by a requested purge or deletion."""
         return not copy.settled and all(removal.end < copy.sent.sent_at for removal in self.removals[queue])
 
     def _removed(self, queue: str, sent: Sent, *, for_sure: bool) -> bool:

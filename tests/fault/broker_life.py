@@ -1,4 +1,4 @@
-"""One life of a whole broker, run in the test's event loop, on files that die with it."""
+"""A whole broker in the test's event loop, from its start to a simulated crash that also ends its file access."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Value = TypeVar("Value")
 
 FOLDER: Final = Path("/store/broker")
 CLIENTS_MAX: Final = 8
-LOOK_S: Final = 0.01
+POLL_S: Final = 0.01
 GONE: Final = (PeerGone, ConnectionError)
 
 
@@ -40,7 +40,7 @@ def new_history() -> History:
 
 
 def small_settings(*, sync: bool, segment_bytes: int, slot_messages: int, mqtt: bool = False) -> Settings:
-    """Return settings far below what users may set, so that logs roll, queues page and checkpoints run all the time."""
+    """Return settings far below the allowed minimums, so that the log rolls, queues page and checkpoints run often."""
     plain = Settings(server={"port": 0, "data_dir": FOLDER}, **WITHOUT_HTTP)
     small: dict[str, dict[str, Any]] = {
         "store": {"sync": sync, "segment_bytes": segment_bytes, "checkpoint_interval_ms": 0, "reserve_bytes": 5000},
@@ -72,12 +72,12 @@ class Life:
 
     @property
     def failed(self) -> bool:
-        """Return whether something has already ended this life."""
+        """Return whether the broker or its disk has failed."""
         return self.files.dead or self.broker._failed.is_set()
 
     @property
     def count(self) -> dict[str, int]:
-        """The counts of the broker's background work."""
+        """The broker's counts of background work."""
         (engine,) = self.broker.engines.values()
         return {
             "checkpoints": engine.checkpointer.count,
@@ -101,9 +101,10 @@ class Life:
     async def say(
         self, work: Callable[[Client], Value], name: str, *, tolerant: bool = True, watched: bool = True
     ) -> Value | None:
-        """Run an operation of a client; return None when the broker died before the operation finished.
+        """Run an operation of a client in a thread; return None if the broker died before the operation finished.
 
-        With supervision, the process of a failed broker ends at once, as `slotmq serve` does.
+        Shapes: a ``tolerant`` operation may be interrupted by the broker's death; with ``watched``, a broker that fails
+        is killed at once, as the process of `slotmq serve` would end.
         """
         random = Random(self.random.random())
 
@@ -120,14 +121,14 @@ class Life:
 
         talk = asyncio.get_running_loop().run_in_executor(self._threads, converse)
         while not talk.done():
-            await asyncio.wait([talk], timeout=LOOK_S)
+            await asyncio.wait([talk], timeout=POLL_S)
             if watched and self.failed:
                 await self.kill()
-                self._hang_up()
+                self._close_sockets()
         return talk.result()
 
     async def find(self) -> None:
-        """Read what recovery restored and compare it with the history. Raises: the error that ended the broker."""
+        """Compare the recovered messages with the history. Raises: the error that ended the broker."""
         try:
             found = await self.say(drain, "drain", tolerant=False)
         except GONE:
@@ -138,9 +139,9 @@ class Life:
         self.history.verify(found)
 
     async def work(self, moments: int) -> None:
-        """Run all clients until the broker dies, or for this many moments at most."""
+        """Run all clients until the broker dies, at most for this many calls of `moment`; then kill the broker."""
 
-        def over_and_over(work: Callable[[Client], None], *queues: str) -> Callable[[Client], None]:
+        def repeatedly(work: Callable[[Client], None], *queues: str) -> Callable[[Client], None]:
             def forever(client: Client) -> None:
                 for queue in queues:
                     client.consume(queue, client.random.randint(1, 30))
@@ -153,11 +154,11 @@ class Life:
         clients = [
             asyncio.ensure_future(self.say(work, name))
             for name, work in {
-                "publisher-1": over_and_over(publish_some),
-                "publisher-2": over_and_over(publish_some),
-                "consumer-1": over_and_over(consume_some, "work-1"),
-                "consumer-2": over_and_over(consume_some, "work-2", "receipts"),
-                "churner": over_and_over(churn_some),
+                "publisher-1": repeatedly(publish_some),
+                "publisher-2": repeatedly(publish_some),
+                "consumer-1": repeatedly(consume_some, "work-1"),
+                "consumer-2": repeatedly(consume_some, "work-2", "receipts"),
+                "churner": repeatedly(churn_some),
             }.items()
             if not self.failed
         ]
@@ -171,7 +172,7 @@ class Life:
         await self.kill()
 
     def moment(self) -> None:
-        """Do occasionally what the broker's timers do."""
+        """Run the work of the broker's timers once."""
         (engine,) = self.broker.engines.values()
         try:
             engine.page()
@@ -180,15 +181,15 @@ class Life:
             self.broker._fail(error)
 
     async def checkpoint(self) -> None:
-        """Take a checkpoint and compact the segments that are worth it, unless the broker dies."""
+        """Start a checkpoint, with compaction, and wait for its end or the broker's death."""
         (engine,) = self.broker.engines.values()
         if not self.failed:
             self.moment()
         while engine._checkpoint.busy and not self.failed:  # noqa: ASYNC110 - the broker may die meanwhile
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(POLL_S)
 
     async def kill(self) -> None:
-        """End the broker as SIGKILL does: it sends nothing more, and none of its threads writes anything."""
+        """End the broker as SIGKILL does: from now on it neither sends nor writes."""
         self.files.die()
         if self._killed:
             return
@@ -196,7 +197,7 @@ class Life:
         broker = self.broker
         broker._fail(PowerLost())
         broker.listener.refuse_new()
-        self._hang_up()
+        self._close_sockets()
         broker._timers.close()
         await broker.entrance.control.close()
         broker.taps.abort()
@@ -214,12 +215,12 @@ class Life:
         self._killed = True
         self._threads.shutdown()
 
-    def take_socket(self, opened: socket.socket) -> None:
-        """Take the socket of a client, which is closed when the broker dies."""
+    def add_socket(self, opened: socket.socket) -> None:
+        """Register the socket of a client, to shut it down when the broker dies."""
         self._sockets.append(opened)
 
-    def _hang_up(self) -> None:
-        """Close the sockets of a dead process, including those that the loop had not accepted when it died."""
+    def _close_sockets(self) -> None:
+        """Shut down all sockets as the kernel does for a dead process, including those not yet accepted."""
         for transport in list(self.broker.listener.transports):
             transport.abort()
         for client in self._sockets:

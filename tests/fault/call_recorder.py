@@ -1,8 +1,7 @@
-"""Records the real file calls of a broker process, and cuts writes short when a test asks for it.
+"""Records the real file calls of a broker process; a test can make its log writes fail halfway.
 
 `observed` makes a `BrokerProcess` start with the recorder: a module `sitecustomize` wraps the functions of `os`
-before the broker is imported. Each call is one line of JSON in a separate file, in the order in which the calls
-ended.
+before the broker is imported. Each call becomes one line of JSON in a file, in the order in which the calls returned.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Final
 from tests.broker_process import PACKAGE, PROJECT, BrokerProcess
 
 MARKER: Final = re.compile(rb"<<[^<>]{1,40}>>")
-"""What stands in a body that a test looks for in the blocks that are written."""
+"""The marker in a message body by which a test recognizes the write that contains the message."""
 LOG: Final = "/log/"
 SYNC_S: Final = 0.02  # each sync takes at least this long: a confirm that does not wait for it arrives earlier
 
@@ -29,7 +28,7 @@ Call = Mapping[str, Any]
 
 
 class CallRecorder:
-    """Wraps the file calls of this process. Shapes: writes of a log are cut short when `breaks` says so."""
+    """Wraps the file calls of this process. Shapes: for ``breaks`` see `observed`."""
 
     def __init__(self, trace: Path, breaks: str) -> None:
         self._trace = os.open(trace, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
@@ -102,10 +101,10 @@ class CallRecorder:
 
 
 def observed(process: BrokerProcess, *, breaks: str = "") -> Callable[[], list[Call]]:
-    """Record the next starts of a broker; return a function that returns the calls of the last start so far.
+    """Record the broker at each later start; return a function that returns the calls since the last start.
 
-    Shapes: with `breaks` "always" each write of the log takes half of its bytes. With a path, the first write takes
-    half once a file of that name exists, and all later writes find a full disk.
+    Shapes: with ``breaks`` "always", each write to the log writes only half of its bytes. If it is a path, the first
+    write after that file exists writes half, and all later ones fail with ENOSPC.
     """
     site = process.folder.parent / "recorded"
     site.mkdir(exist_ok=True)
@@ -123,7 +122,7 @@ def observed(process: BrokerProcess, *, breaks: str = "") -> Callable[[], list[C
 
 
 def synced(calls: list[Call], marker: str) -> str:
-    """Return why the bytes with a marker are not on disk yet; an empty string when they are."""
+    """Return why the bytes with a marker are not on disk yet, or an empty string if they are."""
     at, write = next(
         ((at, one) for at, one in enumerate(calls) if one["call"] == "pwrite" and marker in one["markers"]), (0, None)
     )
@@ -131,15 +130,15 @@ def synced(calls: list[Call], marker: str) -> str:
         return "it was not written"
     path, descriptor = write["path"], write["descriptor"]
     if not _whole(calls[at:], ("fdatasync", "fsync"), path, descriptor):
-        return f"{path} was not synced behind the write"
+        return f"{path} was not synced after the write"
     made = max(at for at, one in enumerate(calls[:at]) if one["call"] == "create" and one["path"] == path)
     if not _whole(calls[made:], ("fsync",), str(Path(path).parent)):
-        return f"the folder of {path} was not synced since that was made"
+        return f"the folder of {path} was not synced after the file was created"
     return ""
 
 
 def _whole(calls: list[Call], names: tuple[str, ...], path: str, descriptor: int | None = None) -> bool:
-    """Return whether a call began and ended within these calls."""
+    """Return whether a call of one of the names began and ended within these calls."""
     begun = False
     for one in calls:
         if one["path"] == path and descriptor in (None, one["descriptor"]):

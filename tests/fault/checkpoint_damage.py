@@ -1,4 +1,4 @@
-"""One flipped bit in the newest checkpoint, of files in memory or of a real folder."""
+"""Flips one bit of the newest checkpoint, in memory or in a real folder."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from broker.store.memory_files import MemoryFiles
 from tests.fault.faulty_files import TornContent
 
 
-def flip_newest(files: MemoryFiles, folder: Path, bit: int = 1) -> bool:
-    """Flip a bit in the middle of a store's newest checkpoint, on the disk too; return whether it has one."""
+def flip_newest(files: MemoryFiles, folder: Path) -> bool:
+    """Flip a bit in the middle of a store's newest checkpoint, on disk too; return False if there is none."""
     names = sorted(path for path in files.contents if path.parent == folder and path.match("checkpoint-??????????"))
     if not names:
         return False
     content = files.contents[names[-1]]
     for block in (content.block, content.durable) if isinstance(content, TornContent) else (content.block,):
-        block[len(block) // 2] ^= bit
+        block[len(block) // 2] ^= 1
     return True
 
 

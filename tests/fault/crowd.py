@@ -1,4 +1,4 @@
-"""Publishers with confirms and consumers with acks, each with a thread and a socket, until the broker ends."""
+"""Publishers with confirms and consumers with acks, each in its own thread, that run until the broker ends."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.raw_client import PeerGone, RawClient, publish_frames
 
 EXCHANGE = "kill9"
 QUEUES = {"everything": "#", "even": "*.even", "large": "large.#"}
-"""Three queues of different depth behind one topic exchange, so that records are fanned out."""
+"""Queue names and binding keys at one topic exchange: messages fan out to up to three queues of different depth."""
 WINDOW = 200
-"""Publishes that a publisher has outstanding."""
+"""The number of unconfirmed messages up to which a publisher continues."""
 PERSISTENT = commands.Basic.Properties(delivery_mode=2, content_type="application/octet-stream")
 
 
@@ -33,7 +33,7 @@ def declare(address: BrokerAddress) -> None:
 
 
 class Member(threading.Thread):
-    """A client that works until its connection closes; the test sees any other error."""
+    """A client thread that works until its connection closes; any other exception is stored in `error`."""
 
     def __init__(self, address: BrokerAddress, ledger: Ledger, work: Callable[[Member, RawClient], None]) -> None:
         super().__init__(daemon=True)
@@ -51,11 +51,11 @@ class Member(threading.Thread):
                 self.work(self, client)
         except (PeerGone, ConnectionError):
             pass
-        except BaseException as error:  # noqa: BLE001 - handed to the test, which fails
+        except BaseException as error:  # noqa: BLE001 - the test raises it
             self.error = error
 
-    def hears(self, client: RawClient, value: object) -> bool:
-        """Return whether the broker closes the connection, and answer the close."""
+    def closed_by(self, client: RawClient, value: object) -> bool:
+        """Return whether the method closes the connection; answer it then."""
         if not isinstance(value, commands.Connection.Close):
             return False
         self.closed_with = value.reply_code
@@ -64,7 +64,7 @@ class Member(threading.Thread):
 
 
 class Publisher:
-    """Publishes numbered messages of random kinds and sizes, with a limited window of unconfirmed messages."""
+    """Publishes numbered messages with random sizes and keys, and limits the unconfirmed ones."""
 
     def __init__(self, name: str, random: Random) -> None:
         self.name = name
@@ -72,7 +72,7 @@ class Publisher:
         self.number = 0
 
     def message(self, ledger: Ledger) -> tuple[str, bytes]:
-        """Return the frames of the next message and its identity, which the ledger records as attempted."""
+        """Return the identity and the frames of the next message, after recording it as attempted."""
         number = self.number
         self.number += 1
         large = self.random.random() < 0.03
@@ -100,7 +100,7 @@ class Publisher:
             if not outstanding:
                 return
             value = client.next().value
-            if member.hears(client, value):
+            if member.closed_by(client, value):
                 return
             assert isinstance(value, commands.Basic.Ack), value
             tags = (
@@ -112,7 +112,7 @@ class Publisher:
 
 
 class Consumer:
-    """Consumes one queue with a prefetch and acks, singly or in bulk; requeues now and then."""
+    """Consumes one queue with a prefetch, acks singly or in bulk, and occasionally requeues."""
 
     def __init__(self, queue: str, random: Random) -> None:
         self.queue = queue
@@ -125,7 +125,7 @@ class Consumer:
         held: list[int] = []
         while True:
             value = client.next().value
-            if member.hears(client, value):
+            if member.closed_by(client, value):
                 return
             assert isinstance(value, commands.Basic.Deliver), value
             _, body = client.expect_content(1)
@@ -135,7 +135,7 @@ class Consumer:
                 self._settle(client, held)
 
     def _settle(self, client: RawClient, held: list[int]) -> None:
-        """Settle the unacked messages: all at once, one by one in any order, or requeue some of them."""
+        """Ack the messages at once or singly in random order, or requeue all."""
         choice = self.random.random()
         if choice < 0.5:
             client.method(1, commands.Basic.Ack(delivery_tag=held[-1], multiple=True))
@@ -149,7 +149,7 @@ class Consumer:
 
 
 def drain(address: BrokerAddress, ledger: Ledger) -> None:
-    """Empty every queue with one consumer each, and ack every message."""
+    """Empty every queue with a single consumer that acks every message."""
     for queue in QUEUES:
         with RawClient(address.host, address.port).with_channel() as client:
             declare = commands.Queue.Declare(queue=queue, passive=True)

@@ -1,9 +1,9 @@
-"""Files that fail: the n-th call raises an error, and a power loss drops what was not synced.
+"""Files in memory that fail: the n-th call raises an error, or a power loss drops unsynced changes.
 
-What a power loss leaves (OSDI '14, "All File Systems Are Not Created Equal"): of each file the synced bytes, and of
-the later writes any subset of 512-byte sectors, in any order, some of them garbage; of each folder the synced
-entries, and any subset of the later changes. A sync that fails marks its pages clean: the pages are in the page
-cache, not on disk, and no later sync writes them (PostgreSQL's "fsyncgate").
+After a power loss (OSDI '14, "All File Systems Are Not Created Equal"), a file has its synced bytes and any subset of
+the 512-byte sectors written later, some of them garbage; a folder has its synced entries with any subset of the later
+changes. A failed sync marks its pages clean: they remain in the page cache, but no later sync writes them to disk
+(PostgreSQL's "fsyncgate").
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.store.memory_files import FileContent, MemoryFile, MemoryFiles, move
 
 
 class PowerLost(Exception):
-    """The process died in the middle of a file call, which did nothing."""
+    """Power was lost at a file call, which had no effect."""
 
 
 Change = tuple[str, Path, Path, FileContent | None]  # verb, path, new path
@@ -30,21 +30,21 @@ TRUNCATE: Final = None
 
 
 class TornContent(FileContent):
-    """A file's bytes as programs see them, and the part of them that is on disk."""
+    """A file's bytes as programs see them (`block`) and as they are on disk (`durable`)."""
 
     def __init__(self) -> None:
         super().__init__()
         self.durable = bytearray()
-        self.unsynced: list[tuple[int, bytes | None]] = []  # writes in order; None cuts the file to the offset
+        self.unsynced: list[tuple[int, bytes | None]] = []  # in order; TRUNCATE cuts the file at the offset
 
     def sync(self) -> None:
-        """Write everything since the last sync to the disk."""
+        """Apply the unsynced writes to the disk."""
         for offset, block in self.unsynced:
             apply(self.durable, offset, block)
         self.unsynced.clear()
 
     def after_loss(self, random: Random, kept: float | None = None) -> bytearray:
-        """Return what the disk holds after a power loss."""
+        """Return the bytes on disk after a power loss; ``kept`` is the share of unsynced sectors that were written."""
         found = bytearray(self.durable)
         if kept is None:
             kept = random.choice((0.0, 0.3, 0.7, 0.95, 1.0))
@@ -63,18 +63,18 @@ class TornContent(FileContent):
                 torn = block is not TRUNCATE and random.random() < 0.02
                 apply(found, offset, random.randbytes(len(block)) if torn and block is not None else block)
         if len(found) < len(self.block) and random.random() < 0.5:
-            found.extend(bytes(random.randint(0, len(self.block) - len(found))))  # size on disk, bytes not
+            found.extend(bytes(random.randint(0, len(self.block) - len(found))))  # only the size is on disk
         return found
 
 
-def apply(held: bytearray, offset: int, block: bytes | None) -> None:
+def apply(content: bytearray, offset: int, block: bytes | None) -> None:
     """Apply one write or truncation to a file's bytes."""
     if block is TRUNCATE:
-        del held[offset:]
-        held.extend(bytes(offset - len(held)))
+        del content[offset:]
+        content.extend(bytes(offset - len(content)))
         return
-    held.extend(bytes(max(0, offset - len(held))))
-    held[offset : offset + len(block)] = block
+    content.extend(bytes(max(0, offset - len(content))))
+    content[offset : offset + len(block)] = block
 
 
 class TornFile(MemoryFile):
@@ -93,7 +93,7 @@ class TornFile(MemoryFile):
         try:
             self._files.called("write", self.path)
         except StoreFailed:
-            if self._files.partial:  # the disk took some of it before it raised an error
+            if self._files.partial:  # half was written before the error
                 self._write(offset, block[: len(block) // 2])
             raise
         self._write(offset, block)
@@ -125,7 +125,7 @@ class TornFile(MemoryFile):
         self._torn.sync()
 
     def drop_cache(self) -> None:
-        """Drop clean pages, including those that a failed sync left."""
+        """Drop clean pages, including those marked clean by a failed sync."""
         self._files.called("drop_cache", self.path)
         if not self._torn.unsynced:
             self._torn.block[:] = self._torn.durable
@@ -138,8 +138,8 @@ class TornFile(MemoryFile):
 class DiskTree:
     """The folder entries on disk, to which unsynced changes are applied in any order.
 
-    Shapes: changes name paths as programs see them. Until the move of a folder is on disk, its contents are found
-    under the old name.
+    Shapes: changes contain paths as programs see them. Until a folder's move is on disk, its contents are under the old
+    path.
     """
 
     def __init__(self, entries: dict[Path, FileContent], folders: set[Path], changes: list[Change]) -> None:
@@ -160,7 +160,7 @@ class DiskTree:
         if verb == "make":
             self.folders.add(path)
         elif verb == "unmake":
-            self.entries = {place: held for place, held in self.entries.items() if not place.is_relative_to(path)}
+            self.entries = {place: content for place, content in self.entries.items() if not place.is_relative_to(path)}
             self.folders = {place for place in self.folders if not place.is_relative_to(path)}
         elif verb == "remove":
             self.entries.pop(path, None)
@@ -175,7 +175,7 @@ class FaultyFiles(MemoryFiles):
     """Files in memory that count their calls, fail one of them, and can lose power.
 
     Shapes: ``fail_at`` is the number of the call that fails, ``lose_at`` the number of the call in which power is
-    lost; both count from 1, and 0 means none. ``failed`` names the call that failed. The given folders are on disk
+    lost; both count from 1, and 0 means none. ``failed`` names the call that failed. The given folder exists on disk
     from the start.
     """
 
@@ -197,7 +197,7 @@ class FaultyFiles(MemoryFiles):
         self.durable_folders = set(self.folders)
 
     def called(self, verb: str, path: Path) -> None:
-        """Count a call, and fail it when its number is reached."""
+        """Count a call, and raise if it is the one that fails or loses power."""
         self.calls += 1
         self.syncs += verb.startswith("sync")
         if self.calls == self.lose_at:
@@ -265,9 +265,9 @@ class FaultyFiles(MemoryFiles):
         self.changes = [change for change in self.changes if change[1].parent != folder]
 
     def after_loss(self, seed: int, *, kept: float | None = None) -> FaultyFiles:
-        """Return the files as they are after power is restored.
+        """Return the files after a power loss.
 
-        Shapes: ``kept`` is the share of the unsynced writes that survives; the seed draws it unless it is given.
+        Shapes: ``kept`` is the share of the unsynced changes that survive; by default the seed determines it.
         """
         random = Random(seed)
         tree = DiskTree(dict(self.entries), set(self.durable_folders), self.changes)

@@ -1,6 +1,6 @@
-"""The confirmed publishes and received messages over all lives of a broker, and the verdict on them.
+"""Records confirmed publishes and deliveries over all restarts of a broker, and checks them.
 
-The words are Jepsen's: lost (confirmed and never seen again), unexpected (seen and never published), duplicates.
+The terms are Jepsen's: lost (confirmed but never delivered), unexpected (delivered but never published), duplicates.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 
 def body_of(identity: str, size_bytes: int) -> bytes:
-    """Return the body of a message: its identity, and padding that no other message has."""
+    """Return the body of a message: its identity and padding derived from it."""
     head = identity.encode() + b" "
     pattern = hashlib.blake2b(head, digest_size=32).digest()
     return head + (pattern * (size_bytes // len(pattern) + 1))[: max(0, size_bytes - len(head))]
@@ -21,7 +21,7 @@ def body_of(identity: str, size_bytes: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """One delivery, in the order of the consumers' clocks."""
+    """One delivery."""
 
     identity: str
     redelivered: bool
@@ -30,7 +30,7 @@ class Delivery:
 
 @dataclass
 class Verdict:
-    """The result of a check. Everything but `duplicates` and `recovered` must be empty."""
+    """The result of a check. All lists must be empty."""
 
     lost: list[str]
     unexpected: list[str]
@@ -39,7 +39,7 @@ class Verdict:
     damaged: list[str]
     duplicates: int
     recovered: int
-    """Messages that were never confirmed and are there all the same, which is allowed."""
+    """The number of messages delivered although never confirmed, which is allowed."""
 
     def faults(self) -> dict[str, list[str]]:
         """Return the kinds of fault that occurred, with the first few cases of each."""
@@ -53,7 +53,7 @@ class Ledger:
 
     Invariant: an identity is in `attempted` before its bytes are sent, and in `confirmed` after its confirm arrived.
 
-    Shapes: ``attempted`` holds the target queues of each identity; identities are "publisher:number".
+    Shapes: ``attempted`` maps identities, which are "publisher:number", to target queues.
     """
 
     attempted: dict[str, tuple[str, ...]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Ledger:
             self.confirmed.update(identities)
 
     def deliver(self, queue: str, body: bytes, *, redelivered: bool, drained: bool = False) -> None:
-        """Record a delivery; `drained` means by the only consumer of a queue that no client publishes to."""
+        """Record a delivery; with `drained`, to the only consumer of a queue to which no client publishes any more."""
         identity = body.split(b" ", 1)[0].decode(errors="replace")
         with self.lock:
             if body != body_of(identity, self.sizes.get(identity, 0)):
@@ -88,7 +88,7 @@ class Ledger:
                 self.drained.setdefault(queue, []).append(identity)
 
     def verdict(self, queues: tuple[str, ...]) -> Verdict:
-        """Return the verdict, once every queue is drained."""
+        """Check the deliveries of the queues, all of which must be drained."""
         verdict = Verdict([], [], [], [], list(self.damaged), 0, 0)
         for queue in queues:
             wanted = {identity for identity, targets in self.attempted.items() if queue in targets}
@@ -119,7 +119,7 @@ class Ledger:
         for identity in drained:
             publisher, _, number = identity.partition(":")
             if int(number or -1) <= last.get(publisher, -1):
-                wrong.append(f"{queue}: {identity} behind {last[publisher]}")
+                wrong.append(f"{queue}: {identity} after {last[publisher]}")
             last[publisher] = int(number or -1)
         return wrong
 

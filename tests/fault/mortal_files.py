@@ -1,7 +1,6 @@
-"""Files that a whole broker works on, from several threads, until it dies.
+"""A thread-safe `FaultyFiles` for a whole broker, which can no longer access the disk once it is dead.
 
-A lock around `FaultyFiles` makes each file call atomic. After the death, no thread of the dead broker touches the
-disk.
+A lock makes each file call atomic.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from tests.fault.faulty_files import FaultyFiles, PowerLost
 
 
 class MortalFiles(Files):
-    """The files of one life of a broker, on a disk that outlives it.
+    """The files of one broker process, on a disk that outlives it.
 
     Invariant: once `dead`, every call raises PowerLost and changes nothing.
     """
@@ -27,7 +26,7 @@ class MortalFiles(Files):
         self._lock = RLock()
 
     def die(self) -> None:
-        """Mark the files as dead, and return when no call is in progress."""
+        """End all access to the disk, after the call in progress."""
         with self._lock:
             self.dead = True
 
@@ -165,5 +164,5 @@ class MortalFile(File):
             self._file.drop_cache()
 
     def close(self) -> None:
-        """Close the file, even after the death: the operating system closes the files of a dead process."""
+        """Close the file even if the broker is dead: the kernel closes the files of a dead process."""
         self._file.close()

@@ -1,7 +1,7 @@
 """A client that moves messages in transactions, and a check of the result.
 
-Messages go from one queue into two others, a few in each transaction. At every moment a message is either in the
-first queue or in both others: a transaction that was applied in part would show.
+Each transaction moves a few messages from one queue to two others. At any time a message is either in the first queue
+or in both others, unless a transaction was applied only in part.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Mover(threading.Thread):
         self.error: BaseException | None = None
 
     def run(self) -> None:
-        """Move messages; return when the broker has died."""
+        """Move messages until the broker dies or the queue is empty."""
         try:
             with RawClient(self.address.host, self.address.port).with_channel() as client:
                 client.call(1, Tx.Select(), Tx.SelectOk)
@@ -39,11 +39,11 @@ class Mover(threading.Thread):
                     pass
         except (PeerGone, ConnectionError):
             pass
-        except BaseException as error:  # noqa: BLE001 - told by the test
+        except BaseException as error:  # noqa: BLE001 - the test raises it
             self.error = error
 
     def move(self, client: RawClient) -> bool:
-        """Move a few messages and return whether there were any."""
+        """Move or roll back a few messages; return False if the queue is empty."""
         moved = set()
         for _ in range(self.random.randint(1, 6)):
             client.method(1, Basic.Get(queue=SOURCE))
@@ -67,7 +67,7 @@ class Mover(threading.Thread):
 
 
 def fill(address: BrokerAddress, count: int) -> None:
-    """Declare the queues and publish this many numbered messages to the first."""
+    """Declare the queues, and publish this many numbered messages to the source."""
     with RawClient(address.host, address.port).with_channel() as client:
         client.declare_queue(1, SOURCE, durable=True)
         for queue in TARGETS:
@@ -81,25 +81,25 @@ def fill(address: BrokerAddress, count: int) -> None:
 
 
 def contents(address: BrokerAddress, queue: str) -> list[bytes]:
-    """Return the content of a queue, and leave it there."""
+    """Return the bodies in a queue, without removing them."""
     with RawClient(address.host, address.port).with_channel() as client:
         bodies = []
         count = client.call(1, Queue.Declare(queue=queue, passive=True), Queue.DeclareOk).message_count
         for _ in range(count or 0):
             client.call(1, Basic.Get(queue=queue), Basic.GetOk)
             bodies.append(client.expect_content(1)[1])
-        client.close()  # which requeues all of it
+        client.close()  # which requeues the messages
     return bodies
 
 
 def judge(address: BrokerAddress, mover: Mover, count: int) -> None:
-    """Assert that each transaction moved all of its messages or none, and each answered one all of them."""
+    """Assert that each transaction moved all of its messages or none, and all of them if it was answered."""
     source = contents(address, SOURCE)
     first, second = (contents(address, queue) for queue in TARGETS)
     assert len(source) + len(first) == len({*source, *first}) == count
     assert sorted(first) == sorted(second)
-    there = set(first)
+    arrived = set(first)
     for moved in mover.attempted:
-        assert moved <= there or not moved & there, "half of a transaction"
+        assert moved <= arrived or not moved & arrived, "a transaction was applied in part"
     for moved in mover.committed:
-        assert moved <= there, "an answered transaction is gone"
+        assert moved <= arrived, "an answered transaction is lost"

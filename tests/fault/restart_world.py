@@ -1,4 +1,4 @@
-"""One of each thing that a broker may or may not keep, and what remains of it after a restart."""
+"""Objects and messages of every kind that a restart keeps or discards, and a listing of those that exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.pika.conversation import parameters
 
 HOUR_MS: Final = 3_600_000
 SOON_MS: Final = 300
-"""Due at the latest while the broker is down."""
+"""A delay that ends at the latest while the broker is down."""
 
 Mark: TypeAlias = tuple[str, bool]
 Binding: TypeAlias = tuple[str, str, str, str]
@@ -57,14 +57,14 @@ class Found:
 
 
 def send(channel: BlockingChannel, queue: str, *bodies: str, exchange: str = "", mode: int = 2, **more: Any) -> None:
-    """Publish messages, and return when they are confirmed."""
+    """Publish messages and wait for their confirms."""
     for body in bodies:
         properties = pika.BasicProperties(delivery_mode=mode, **more)
         channel.basic_publish(exchange, queue, body.encode(), properties)
 
 
 def build(broker: BrokerProcess, channel: BlockingChannel) -> None:
-    """Declare everything, delete some of it, and return when the last confirm proves that all of it is on disk."""
+    """Declare all objects, delete some, and wait for a last confirm, which proves that all changes are on disk."""
     channel.confirm_delivery()
     _queues(channel)
     _exchanges(channel)
@@ -173,7 +173,7 @@ def _deletions(broker: BrokerProcess, channel: BlockingChannel) -> None:
 
 
 def look(broker: BrokerProcess) -> Found:
-    """Return what exists; messages are fetched and requeued, which sets their redelivered flags."""
+    """Return all objects and messages; the latter are requeued, which sets their redelivered flags."""
     found = Found()
     for kind in ("queues", "exchanges", "policies"):
         setattr(found, kind, {row["name"]: row for row in ask(broker.folder, f"list_{kind}")})

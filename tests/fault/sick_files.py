@@ -11,7 +11,7 @@ REASON = "Input/output error"
 
 
 class SickFiles(Files):
-    """Files; ``bad`` holds the numbers of the unreadable sectors by path."""
+    """Real files; ``bad`` maps paths to the numbers of their unreadable sectors."""
 
     def __init__(self) -> None:
         self.bad: dict[Path, set[int]] = {}
@@ -36,7 +36,7 @@ class SickFile(File):
         return super().read_at(offset, size)
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """Return bytes; the page cache has no bad sector."""
+        """Return cached bytes, or None when they include a bad sector: it is not in the page cache."""
         return None if self._is_bad(offset, size) else super().read_cached(offset, size)
 
     def _is_bad(self, offset: int, size: int) -> bool:

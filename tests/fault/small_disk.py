@@ -13,7 +13,7 @@ NO_SPACE = "No space left on device"
 
 
 class SmallDisk(MemoryFiles):
-    """Files that refuse to grow beyond the disk's size. Units: ``others_bytes`` is the space of other programs."""
+    """Files on a disk of limited size, of which ``others_bytes`` are used by other programs."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(size_bytes)
@@ -32,7 +32,7 @@ class SmallDisk(MemoryFiles):
 
 
 class SmallDiskFile(MemoryFile):
-    """One open file of `SmallDisk`, which refuses bytes that do not fit."""
+    """An open file of `SmallDisk`; a write that does not fit fails."""
 
     def __init__(self, path: Path, content: FileContent, disk: SmallDisk) -> None:
         super().__init__(path, content)

@@ -1,9 +1,9 @@
-"""A store under load; `store_verdict` checks it after any accident.
+"""A store under load, whose recovery after a crash `store_verdict` checks.
 
-The model plays the layer above the store: it has queues with slots of ten messages that are paged out, acked, purged,
-deleted, checkpointed and compacted. It remembers the log position at which each record ended. A record that ended at
-or before the confirmable position at the time of the accident must have its effect. A later record may have its
-effect or not, and a transaction has all of its effects or none.
+The model replaces the layer above the store: it publishes to queues with slots of ten messages, settles, purges, pages
+out, checkpoints and compacts, and stores the log position at which each record ended. A record that ended at or before
+the confirmable position of the crash must have its effect. A later one may have it or not, and a transaction must have
+all of its effects or none.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class StoreModel:
     # -- operations of the layer above -------------------------------------------------------------------------------
 
     def open(self, *, quarantine: bool = False) -> Recovered:
-        """Open the store, as a new process does."""
+        """Open the store as a new process would."""
         self.opening = True
         self.store, self.recovered = VhostStore.open(
             self.files,
@@ -85,7 +85,7 @@ class StoreModel:
         return self.recovered
 
     def adopt(self) -> None:
-        """Continue with the recovered state, all of which now counts as confirmed."""
+        """Continue with the recovered state, which now counts as confirmed."""
         topology = self.recovered.topology
         declared = {change["number"] for change in topology if change["change"] == "queue_declared"}
         declared -= {change["number"] for change in topology if change["change"] == "queue_deleted"}
@@ -104,7 +104,7 @@ class StoreModel:
         self.confirmable = self.store.log.confirmable
 
     def adopted(self, state: QueueState) -> ModelQueue:
-        """Return a recovered queue in the model's form."""
+        """Return a recovered queue as a ModelQueue."""
         queue = ModelQueue(state.number, state.next_id)
         for slot in state.slots:
             queue.slots.append(ModelSlot(slot.first, slot.end, set(slot.segments), slot.end - slot.first))
@@ -181,14 +181,14 @@ class StoreModel:
         accepted = [(queue, self.accept(queue, segment)) for queue in queues]
         targets = b"".join([TARGET.pack(queue.number, message_id) for queue, message_id in accepted])
         record = encode_message(log.synced, 1, PERSISTENT, self.random.choice(ROUTES), b"header", body, targets)
-        large = len(body) > 700  # what counts as large differs from the broker; the log takes both alike
+        large = len(body) > 700  # the broker's limit is another; the log accepts both forms for any size
         position = log.append_body(record[: -len(body)], body) if large else log.append(record)
         assert position >> 32 == segment
         for queue, message_id in accepted:
             queue.messages[message_id] = ModelMessage(body, position, len(record), log.position)
 
     def transient(self) -> None:
-        """Store a transient message of a durable queue: it takes an id and is written to the spill file."""
+        """Write a transient message of a durable queue to the spill file; it gets a message id like others."""
         queues = self.live_queues()
         if not queues:
             return
@@ -217,7 +217,7 @@ class StoreModel:
             message_id
             for slot in queue.slots
             for message_id in range(slot.first, slot.end)
-            if (message := queue.messages[message_id]) is not None and not message.settled
+            if not queue.messages[message_id].settled
         ]
 
     def settle(self) -> None:
@@ -252,9 +252,7 @@ class StoreModel:
                     self.store.drop_entries(queue.number, slot.first, slot.end, at_once=False)
 
     def message(self, queue: ModelQueue, message_id: int) -> ModelMessage:
-        message = queue.messages[message_id]
-        assert message is not None
-        return message
+        return queue.messages[message_id]
 
     def requeue(self) -> None:
         log = self.store.log
@@ -276,10 +274,10 @@ class StoreModel:
         waiting = self.waiting(queue)
         if waiting:
             upto = self.random.choice(waiting)
-            gone = [place for place in waiting if place <= upto and self.random.random() >= 0.2]
-            if gone:
-                log.append(encode_settled(log.synced, 1, queue.number, gone))
-                self.note_settled(queue, gone)
+            settled = [place for place in waiting if place <= upto and self.random.random() >= 0.2]
+            if settled:
+                log.append(encode_settled(log.synced, 1, queue.number, settled))
+                self.note_settled(queue, settled)
 
     def transaction(self) -> None:
         """Publish, settle and declare in one transaction."""
@@ -303,12 +301,12 @@ class StoreModel:
         )
 
     def logged(self) -> tuple[set[tuple[int, int]], set[tuple[int, int]], int]:
-        """Return the messages that have a record, the settled ones among them, and the number of topology changes."""
+        """Return the logged messages, the settled ones among them, and the number of topology changes."""
         messages = {
             (queue.number, message_id): message.settled
             for queue in self.queues.values()
             for message_id, message in queue.messages.items()
-            if message is not None and message.published_end != NEVER
+            if message.published_end != NEVER
         }
         return set(messages), {place for place, settled in messages.items() if settled}, len(self.changes)
 
@@ -317,7 +315,7 @@ class StoreModel:
         batch = self.store.log.take()
         if batch is not None:
             if self.random.random() < 0.3:
-                self.publish()  # while the batch is in flight, the next one gathers
+                self.publish()  # into the next batch, while this one is in flight
             self.store.log.write(batch)
             self.store.log.complete(batch)
             self.confirmable = self.store.log.confirmable
@@ -361,7 +359,7 @@ class StoreModel:
         self.checkpoints += 1
 
     def compact(self) -> None:
-        """Relocate one segment between two checkpoints, as the layer above the store does."""
+        """Relocate one segment as the layer above the store does."""
         for segment in self.store.compactable():
             holders = [
                 (queue, slot) for queue in self.live_queues() for slot in queue.slots if segment in slot.segments
@@ -421,5 +419,5 @@ class StoreModel:
         self.store.close(clean=True)
 
     def verify(self, safe: int | None = None) -> None:
-        """Compare what was recovered with what was confirmed. Raises: AssertionError."""
+        """Compare the recovered state with the confirmed operations. Raises: AssertionError."""
         verify(self, self.confirmable if safe is None else safe)

@@ -11,7 +11,7 @@ NEVER = 1 << 62
 
 @dataclass
 class ModelMessage:
-    """A message of one queue: where its record is, when it was on disk, and when its settlement was."""
+    """A message of one queue, with the position of its record and the log positions where its records end."""
 
     body: bytes
     position: int
@@ -37,11 +37,11 @@ class ModelSlot:
 
 @dataclass
 class ModelQueue:
-    """A queue of the model. A message without a record is None: it was transient."""
+    """A queue of the model. A recovered message without a record counts as settled."""
 
     number: int
     next_id: int = 1
-    messages: dict[int, ModelMessage | None] = field(default_factory=dict)
+    messages: dict[int, ModelMessage] = field(default_factory=dict)
     slots: list[ModelSlot] = field(default_factory=list)
     deleted_end: int = NEVER
     declared_end: int = 0
@@ -64,5 +64,5 @@ def unsettled(slot: SlotState) -> list[int]:
 
 
 def delivery_counts(slot: SlotState) -> dict[int, int]:
-    """Return the delivery counts of the messages of a slot that came back, by index."""
+    """Return the delivery counts of the requeued messages of a slot, by index."""
     return {index: run.delivered for run in slot.returns for index in range(run.first, run.end)}

@@ -1,4 +1,4 @@
-"""The check of a store that was recovered after an accident."""
+"""Checks a store that was recovered after a crash against the model."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 def verify(model: StoreModel, safe: int) -> None:
-    """Compare what was recovered with the operations up to the log position `safe`. Raises: AssertionError."""
+    """Compare the recovered state with the operations; those up to log position `safe` must be in effect."""
     recovered = model.recovered
     topology = [change for _, change in model.changes]
-    assert recovered.topology == topology[: len(recovered.topology)], "a change came from nowhere"
-    assert len(recovered.topology) >= sum(end <= safe for end, _ in model.changes), "a confirmed change is gone"
+    assert recovered.topology == topology[: len(recovered.topology)], "a change was recovered that was never made"
+    assert len(recovered.topology) >= sum(end <= safe for end, _ in model.changes), "a confirmed change is lost"
     unsettled_count = 0
     for queue in model.queues.values():
         state = recovered.queues.get(queue.number)
@@ -26,11 +26,11 @@ def verify(model: StoreModel, safe: int) -> None:
             lost = [
                 message_id
                 for message_id, message in queue.messages.items()
-                if message is not None and message.published_end <= safe and not message.settled
+                if message.published_end <= safe and not message.settled
             ]
-            assert queue.deleted_end != NEVER or not lost, f"queue {queue.number} is gone with {lost}"
+            assert queue.deleted_end != NEVER or not lost, f"queue {queue.number} is missing with {lost}"
             continue
-        assert queue.deleted_end > safe, f"queue {queue.number} is back"
+        assert queue.deleted_end > safe, f"queue {queue.number} reappeared"
         unsettled_count += verify_queue(model, queue, state, safe)
     assert recovered.queues.keys() <= model.queues.keys() | model.discarded
     for number in recovered.queues.keys() & model.discarded:
@@ -41,8 +41,8 @@ def verify(model: StoreModel, safe: int) -> None:
     )
     for transaction in model.transactions:
         signs = applied(model, transaction)
-        assert len(set(signs)) < 2, f"half of {transaction} is there"
-        assert transaction.end > safe or all(signs), f"{transaction} is gone"
+        assert len(set(signs)) < 2, f"{transaction} was recovered in part"
+        assert transaction.end > safe or all(signs), f"{transaction} is lost"
 
 
 def verify_queue(model: StoreModel, queue: ModelQueue, state: QueueState, safe: int) -> int:
@@ -58,14 +58,14 @@ def verify_queue(model: StoreModel, queue: ModelQueue, state: QueueState, safe: 
                 found[slot.first + index] = (message.body, counts.get(index, 0))
     for message_id, (body, count) in found.items():
         known = queue.messages.get(message_id)
-        assert known is not None and known.body == body, f"message {message_id} of {queue.number} is another one"
-        assert known.settled_end > safe, f"message {message_id} of {queue.number} was settled and is back"
-        sure = max((number for log_end, number in known.counts if log_end <= safe), default=0)
-        most = max((number for _, number in known.counts), default=0)
-        assert sure <= count <= most, f"message {message_id} was delivered {sure}..{most} times, not {count}"
+        assert known is not None and known.body == body, f"message {message_id} of {queue.number} has another body"
+        assert known.settled_end > safe, f"message {message_id} of {queue.number} was settled and reappeared"
+        lowest = max((number for log_end, number in known.counts if log_end <= safe), default=0)
+        highest = max((number for _, number in known.counts), default=0)
+        assert lowest <= count <= highest, f"message {message_id} was delivered {lowest}..{highest} times, not {count}"
     for message_id, known in queue.messages.items():
-        if known is not None and known.published_end <= safe:
-            assert message_id < state.next_id, f"id {message_id} of {queue.number} may be given again"
+        if known.published_end <= safe:
+            assert message_id < state.next_id, f"id {message_id} of {queue.number} may be assigned again"
             assert message_id in found or known.settled, f"message {message_id} of {queue.number} is lost"
     return len(found)
 

@@ -1,4 +1,4 @@
-"""A publisher to a tapped exchange and a reader of its slot files, with what each of them knows for certain."""
+"""A publisher to a tapped exchange, a reader of the slot files, and a check that the files contain the messages."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class TapLedger:
         self.confirmed: set[int] = set()
 
     def judge(self, read: list[int]) -> list[str]:
-        """Return what is wrong with the numbers that all slot files held together."""
+        """Return the problems with the numbers read from all slot files together."""
         problems = []
         if len(set(read)) < len(read):
             problems.append(f"twice: {sorted({number for number in read if read.count(number) > 1})[:10]}")
@@ -41,12 +41,12 @@ class TapLedger:
         if lost:
             problems.append(f"lost: {sorted(lost)[:10]} of {len(self.confirmed)}")
         if any(number >= self.attempted for number in read):
-            problems.append("from nowhere")
+            problems.append("never published")
         return problems
 
 
 class TapReader:
-    """Reads each slot file once, as a job that remembers its position does."""
+    """Reads each slot file once, like a job that stores its position."""
 
     def __init__(self) -> None:
         self.seal = 0
@@ -55,7 +55,7 @@ class TapReader:
         self.store = ""
 
     def read(self, view: SealView, path: Callable[[int], Path], content: Callable[[Path], bytes]) -> None:
-        """Read the slot files after the last seal that was read. Raises: AssertionError for a gap or a damaged file."""
+        """Read the slot files sealed since the last call. Raises: AssertionError for a gap or a damaged file."""
         assert self.store in ("", view.store)
         self.store = view.store
         assert view.lost(self.seal) == []
@@ -70,14 +70,14 @@ class TapReader:
 
 
 def number_of(row: SlotRow) -> int:
-    """Return the number of a message."""
+    """Return the number in a message's body."""
     return int(row.body.split()[0])
 
 
 def publish_batches(port: int, ledger: TapLedger, random: Random, ended: Callable[[], bool], most: int = 0) -> None:
-    """Publish batch after batch, waiting for the confirms of each, until `ended` or this many messages were confirmed.
+    """Publish batches and await the confirms of each, until `ended()` or until `most` messages are confirmed.
 
-    Raises: PeerGone, ConnectionError when the broker is gone.
+    Raises: PeerGone, ConnectionError when the broker ends.
     """
     with RawClient("127.0.0.1", port) as client:
         client.open()

@@ -32,7 +32,7 @@ def session(port: int, client_id: str, life: Life | None) -> tuple[RawMqtt, bool
     """Return a client of a session that lasts, and whether the broker has it."""
     client = RawMqtt(port)
     if life is not None:
-        life.take_socket(client.opened)
+        life.add_socket(client.opened)
     try:
         body = client.send(connect(client_id, clean=False, properties=HOUR)).expect(CONNACK)
     except BaseException:

@@ -164,7 +164,7 @@ async def test_an_ack_that_is_not_on_disk_leaves_the_message_readable() -> None:
         client.get("work-1")
         client.get("work-1")
         client.settle(1)
-        client.hear(60.0)
+        client.pump_arrived(60.0)
 
     (engine,) = life.broker.engines.values()
     cast("Committer", engine.committer)._lazy_s = 3600.0  # no client waits for the ack's record, so it stays in memory

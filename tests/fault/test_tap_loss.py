@@ -95,7 +95,7 @@ async def work(life: Life, ledger: TapLedger, reader: TapReader, moments: int) -
             break
     life.files.die()
     await life.kill()
-    life._hang_up()
+    life._close_sockets()
     await publishing
     for task in tasks:
         task.cancel()

@@ -169,7 +169,7 @@ def test_a_verb_over_a_group_is_carried_out_beside_a_light_client(tmp_path: Path
         brokers.slotmq(tmp_path / "broker", prefix=prefix(turns, names=True)) as started,
         closing(pauses.Group(started, brokers.PROJECT, 20_000, tmp_path)) as group,
     ):
-        figures = pauses.paused(group, pauses.VERBS[name], turns)
+        figures = pauses.paused(group, pauses.OPERATIONS[name], turns)
     assert figures["max_ms"] >= figures["p50_ms"] > 0
     assert figures["turn_ms"] >= 0
     assert all(len(json.loads(line)) == 3 for line in turns.read_text().splitlines())

@@ -20,7 +20,7 @@ from broker.net.tls_server import TlsServer
 from broker.server import BrokerServer
 from broker.store.files import Files
 from tests.deadline import DEADLINE_S, wait_until_async
-from tests.http_talk import Said, Web, ask, request, statuses, until_closed
+from tests.http_talk import Response, Web, ask, request, statuses, until_closed
 from tests.in_process import client_of, log_in, running_broker
 from tests.raw_client import RawClient
 
@@ -224,7 +224,7 @@ def add_readers(broker: BrokerServer) -> None:
         broker.administration.permissions.set(name, "/", "", "", ".*")
 
 
-async def snapshot(broker: BrokerServer, user: tuple[str, str]) -> Said:
+async def snapshot(broker: BrokerServer, user: tuple[str, str]) -> Response:
     """Take a snapshot of the queue q."""
     return await ask(broker, "POST", "/v1/snapshots", {"queue": "q"}, user=user)
 

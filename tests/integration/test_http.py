@@ -16,7 +16,7 @@ from broker.settings import Settings
 from broker.store.damage import FolderBusy
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
-from tests.http_talk import Web, ask, raw, talks_end, until_closed
+from tests.http_talk import Web, ask, await_no_clients, raw, until_closed
 from tests.in_process import running_broker
 
 HTTP: dict[str, Any] = {"enabled": True, "port": 0}
@@ -195,7 +195,7 @@ async def test_a_broker_that_stops_waits_for_nobody_who_says_nothing(tmp_path: P
         idle = Web(port, None)
         assert (await idle.later("GET", "/healthz")).status == 200
         broker.manage.refuse_new()
-        await talks_end(broker)
+        await await_no_clients(broker)
         with pytest.raises(ConnectionRefusedError):
             await asyncio.to_thread(raw, port)
         idle.close()

@@ -12,7 +12,7 @@ from typing import Any
 from structlog.testing import capture_logs
 
 from tests.deadline import DEADLINE_S
-from tests.http_talk import Web, ask, raw, request, statuses, talks_end, until_closed
+from tests.http_talk import Web, ask, await_no_clients, raw, request, statuses, until_closed
 from tests.in_process import running_broker
 
 HTTP: dict[str, Any] = {"enabled": True, "port": 0}
@@ -152,7 +152,7 @@ async def test_a_connection_is_kept_for_many_requests(tmp_path: Path) -> None:
             await web.later(method, path)
             assert web.connection.sock.getsockname() == first
         web.close()
-        await talks_end(broker)
+        await await_no_clients(broker)
 
 
 async def test_requests_sent_ahead_are_answered_in_order(tmp_path: Path) -> None:

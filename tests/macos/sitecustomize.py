@@ -1,6 +1,6 @@
-"""Takes away what macOS lacks and gives what it has instead, in each Python that starts with this folder on PYTHONPATH.
+"""Makes Linux look like macOS to each Python started with this folder on PYTHONPATH.
 
-So this Linux shows what a developer on macOS meets. What it cannot show: the file systems, kqueue, and limits of macOS.
+It removes the APIs that macOS lacks and adds F_FULLFSYNC. It cannot show the file systems, kqueue and limits of macOS.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def _become_macos() -> None:
     fcntl.F_FULLFSYNC, fcntl.fcntl = F_FULLFSYNC, _full_fcntl  # type: ignore[attr-defined]
     os.stat = _visible_stat
     if sys.version_info >= (3, 13):
-        os.process_cpu_count = os.cpu_count  # as Python has it where there is no sched_getaffinity
+        os.process_cpu_count = os.cpu_count  # as in Python without sched_getaffinity
     proxies = ModuleType("_scproxy")  # urllib.request asks macOS for proxies
     proxies._get_proxies = proxies._get_proxy_settings = dict  # type: ignore[attr-defined]
     sys.modules["_scproxy"] = proxies

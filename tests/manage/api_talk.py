@@ -1,4 +1,4 @@
-"""A client of the management API for tests: one connection, and what it expects as an answer."""
+"""A client of the management API for tests, which checks statuses and error bodies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.server import BrokerServer
-from tests.http_talk import GUEST, Said, Web
+from tests.http_talk import GUEST, Response, Web
 from tests.in_process import running_broker
 
 HTTP: dict[str, Any] = {"enabled": True, "port": 0}
@@ -16,7 +16,7 @@ REFUSED = {"error", "reason"}
 
 
 class Api:
-    """A client of one user, and the clients of others that it made."""
+    """A client of one user; it closes the clients of other users that it created."""
 
     def __init__(self, broker: BrokerServer, user: tuple[str, str] | None = GUEST) -> None:
         self._broker = broker
@@ -36,12 +36,12 @@ class Api:
             await self.expect(201, "PUT", f"permissions/%2F/{name}", kinds)
         return self.login(name, name)
 
-    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """Send a request to a path below /api."""
         return await self._web.later(method, f"/api/{path}", body, **headers)
 
     async def expect(self, status: int, method: str, path: str, body: Any = None, **headers: str) -> Any:
-        """Send a request, check the status, and return the JSON of the answer, None when it has no body."""
+        """Send a request, check its status, and return the JSON of the answer, or None without a body."""
         said = await self.ask(method, path, body, **headers)
         assert said.status == status, f"{method} {path}: {said.status} {said.body!r}"
         if status >= 400:

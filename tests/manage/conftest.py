@@ -1,4 +1,4 @@
-"""A broker with its management API, and a client of it."""
+"""A broker with the management API, an API client and an AMQP client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A client that uses each operation that the metrics count: RabbitMQ's were recorded with it, ours are compared."""
+"""A client that runs each counted operation: RabbitMQ's metrics were recorded with it, ours are compared to them."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ FAMILIES = (
     "channel_queue_exchange_metrics", "connection_coarse_metrics", "connection_metrics", "connection_churn_metrics",
     "node_metrics", "node_coarse_metrics",
 )  # fmt: skip
-"""Families that RabbitMQ 3.10 has."""
+"""The metric families of RabbitMQ 3.10."""
 
 
 @contextmanager
 def busy_client(port: int) -> Iterator[None]:
-    """Do everything once, and keep a connection with two channels, a consumer and messages while the block runs."""
+    """Run each operation, and keep a connection with two channels and a consumer open while the block runs."""
     connection = pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", port))
     channel: Any = connection.channel()
     channel.queue_declare("orders", durable=True)

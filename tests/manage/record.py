@@ -1,7 +1,7 @@
 """Records the answers of RabbitMQ's management API again: `.venv/bin/python -m tests.manage.record`.
 
-Needs an installed RabbitMQ. Writes `tests/manage/recorded/read.json`: by path the status and the body. What differs
-from run to run is left out: a number is 0 then, a text empty; types stay.
+Needs an installed RabbitMQ. Writes `tests/manage/recorded/read.json`, which maps paths to statuses and bodies. Values
+that differ between runs are replaced with 0 or an empty string, so that only their types are recorded.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tests.http_talk import Web
 from tests.manage.scene import PATHS, POLICY, REFUSED, SHOP, Scene
 
 RECORDED = Path(__file__).with_name("recorded") / "read.json"
-STATISTICS_S = 12  # until each statistic of RabbitMQ is there
-SAMPLES = 3  # of a history that are kept
+STATISTICS_S = 12  # until RabbitMQ has all statistics
+SAMPLES = 3  # the number kept of each history
 VARYING = frozenset(
     "applications auth_mechanisms avg avg_rate backing_queue_status config_files connected_at consumer_capacity "
     "consumer_utilisation context_switches contexts db_dir disk_free disk_free_limit disk_writes enabled_plugins "
@@ -33,11 +33,11 @@ VARYING = frozenset(
     "queue_index_write_count ra_open_file_metrics rabbitmq_version rate recv_oct reductions run_queue sample send_oct "
     "send_cnt recv_cnt samples sockets_total timestamp uptime version connection_closed".split()
 )
-"""The fields whose values say something of the moment, or of the machine."""
+"""The fields whose values depend on the time or the machine."""
 
 
 def main() -> None:
-    """Record."""
+    """Write the recording."""
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         settings = [
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def record(http_port: int, port: int) -> dict[str, Any]:
-    """Return status and body by path; a star stands for the name of a connection or a channel."""
+    """Return status and body by path, in which a star replaces the name of a connection or channel."""
     web = Web(http_port)
     made: tuple[tuple[str, Any], ...] = (
         ("vhosts/shop", SHOP),
@@ -82,7 +82,7 @@ def record(http_port: int, port: int) -> dict[str, Any]:
 
 
 def trimmed(value: Any, node: str, *, varies: bool = False) -> Any:
-    """Return a value without what differs from run to run."""
+    """Return a value with the parts that differ between runs replaced."""
     if isinstance(value, dict):
         return {
             name.replace(node, "NODE"): trimmed(inner, node, varies=varies or name in VARYING)
@@ -96,7 +96,7 @@ def trimmed(value: Any, node: str, *, varies: bool = False) -> Any:
 
 
 def free_port() -> int:
-    """Return a port that no one uses now."""
+    """Return an unused port."""
     with socket.create_server(("127.0.0.1", 0)) as one:
         return int(one.getsockname()[1])
 

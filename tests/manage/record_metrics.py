@@ -1,7 +1,7 @@
 """Records RabbitMQ's metrics again: `.venv/bin/python -m tests.manage.record_metrics`.
 
-Needs an installed RabbitMQ. Writes `tests/manage/recorded/metrics.json`: the types and labels of the metrics of each
-endpoint, and the numbers that the scene alone decides.
+Needs an installed RabbitMQ. Writes `tests/manage/recorded/metrics.json`: the types and labels of each endpoint's
+metrics, and the values that depend only on the client's operations.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ COUNTED = (
 )  # fmt: skip
 LENGTHS = ("rabbitmq_queue_messages", "rabbitmq_queue_messages_ready", "rabbitmq_queue_messages_unacked")
 OTHERS = ("dead_lettered", "reductions", "connections_closed")
-"""What RabbitMQ counts otherwise, or has to itself, or what asking for its greeting changes."""
+"""Parts of metrics that RabbitMQ counts differently, that only it has, or that the start of the oracle changes."""
 
 
 def main() -> None:
-    """Record."""
+    """Write the recording."""
     with tempfile.TemporaryDirectory() as folder:
         port = free_port()
         settings = [
@@ -60,12 +60,12 @@ def paths() -> dict[str, str]:
 
 
 def own(metrics: dict[str, Any]) -> dict[str, Any]:
-    """Return the metrics of RabbitMQ without those of Erlang."""
+    """Return RabbitMQ's metrics without Erlang's."""
     return {name: one for name, one in metrics.items() if name.startswith("rabbitmq_")}
 
 
 def values(text: str) -> dict[str, float]:
-    """Return the numbers that the scene decides, of classic queues where the type of the queue is a label."""
+    """Return the values that depend only on the client; with the label `queue_type`, those of classic queues."""
     found: dict[str, float] = {}
     for name, those in samples(text).items():
         if name not in LENGTHS and (not name.startswith(COUNTED) or any(part in name for part in OTHERS)):

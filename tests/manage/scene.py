@@ -1,4 +1,4 @@
-"""A small broker in use: what the management API of RabbitMQ was recorded with, and ours is compared with."""
+"""A broker in use, with which RabbitMQ's management API was recorded and ours is compared."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ PATHS = (
     "bindings/shop/e/orders/e/audit", "connections", "connections?page=1", "channels", "consumers",
     "consumers/shop", "whoami",
 )  # fmt: skip
-"""What is asked below /api."""
+"""Recorded paths below /api."""
 
 REFUSED = (
     "queues/shop/none", "queues/none/work", "exchanges/shop/none", "vhosts/none", "nodes/none@nowhere",
@@ -36,13 +36,13 @@ REFUSED = (
 )  # fmt: skip
 
 
-ACKED = 8  # messages that the consumer of `work` acknowledges; it is sent five more
+ACKED = 8  # the messages that the consumer of `work` acks; five more are delivered to it
 
 
 class Scene:
-    """Queues, exchanges, bindings, and clients that publish, consume and fetch, in a vhost `shop` that exists.
+    """Queues, exchanges, bindings, and clients that publish, consume and get, in the existing vhost `shop`.
 
-    Call it in a thread of its own: its clients block.
+    Call it in another thread than the broker's: its clients block.
     """
 
     def __init__(self, host: str, port: int) -> None:

@@ -1,4 +1,4 @@
-"""A broker in this process with the scene that RabbitMQ's answers were recorded with."""
+"""A broker in this process with the scene of RabbitMQ's recorded answers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ __all__ = ["get", "managed_broker", "shop"]
 
 @asynccontextmanager
 async def managed_broker(folder: Path, **sections: Any) -> AsyncIterator[BrokerServer]:
-    """Yield a broker that answers over HTTP."""
+    """Yield a broker with the management API."""
     async with running_broker(folder, http={**HTTP, **sections.pop("http", {})}, **sections) as broker:
         yield broker
 

@@ -15,7 +15,7 @@ from aio_pika import Message
 
 from broker.manage.metrics import scrape
 from broker.server import BrokerServer
-from tests.http_talk import Said, Web
+from tests.http_talk import Response, Web
 from tests.in_process import client_of, running_broker
 from tests.manage.metrics_scene import FAMILIES, busy_client, described, samples
 from tests.manage.record_metrics import paths, values
@@ -63,7 +63,7 @@ async def measured_broker(folder: Path) -> AsyncIterator[BrokerServer]:
 async def scraped(broker: BrokerServer, path: str = "/metrics") -> str:
     """Return the text of a scrape."""
 
-    def ask() -> Said:
+    def ask() -> Response:
         web = Web(broker.manage.port("metrics"), None)
         try:
             return web.ask("GET", path)

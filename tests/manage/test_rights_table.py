@@ -30,7 +30,7 @@ from broker.core.auth.password import SHA256
 from broker.manage.app import http_routes, metrics_routes
 from broker.testing import Broker
 from tests.deadline import DEADLINE_S
-from tests.http_talk import Said, Web, basic
+from tests.http_talk import Response, Web, basic
 
 PASSWORD = "an own password"
 SALT = b"salt"
@@ -551,7 +551,7 @@ def filled(text: str, words: dict[str, str]) -> str:
     return text
 
 
-def asked(scene: Scene, row: Row, web: Web, v: str) -> Said:
+def asked(scene: Scene, row: Row, web: Web, v: str) -> Response:
     """Send the request of a row for a vhost."""
     name = f"{row.method} {row.path}"
     caller = {"caller": web.user[0] if web.user else "", **scene.words[v]}
@@ -565,31 +565,31 @@ def asked(scene: Scene, row: Row, web: Web, v: str) -> Said:
     return web.ask(row.method, path, body, **(FROM_PAGE if row.path == "/api/session" else {}))
 
 
-def first_line(port: int, method: str, path: str, body: Any, web: Web) -> Said:
+def first_line(port: int, method: str, path: str, body: Any, web: Web) -> Response:
     """Send a request whose answer may be endless, and return the first line of the answer."""
     connection = HTTPConnection("127.0.0.1", port, timeout=DEADLINE_S)
     try:
         connection.request(method, path, None if body is None else json.dumps(body), basic(web.user))
         answer = connection.getresponse()
-        return Said(answer.status, {}, answer.readline())
+        return Response(answer.status, {}, answer.readline())
     finally:
         connection.close()
 
 
-def verb(scene: Scene, row: Row, web: Web, v: str) -> Said:
+def verb(scene: Scene, row: Row, web: Web, v: str) -> Response:
     """Ask for the verb of a row in a vhost; a refusal of its answer counts as status 403."""
     words = {"caller": web.user[0] if web.user else "", **scene.words[v]}
     body = {"vhost": v, "verb": row.path, **(json.loads(filled(row.body, words)) if row.body else {})}
     said = first_line(scene.port, "POST", "/v1/control", body, web)
-    return Said(403, {}, said.body) if b"ACCESS_REFUSED" in said.body else said
+    return Response(403, {}, said.body) if b"ACCESS_REFUSED" in said.body else said
 
 
-def walk(scene: Scene, row: Row, ask: Callable[[Scene, Row, Web, str], Said]) -> None:
+def walk(scene: Scene, row: Row, ask: Callable[[Scene, Row, Web, str], Response]) -> None:
     """Ask for a row with every tag in both vhosts, and with some permissions alone."""
     name = row.path if row.method == "VERB" else f"{row.method} {row.path}"
     refusals = (*REFUSED, 404) if row.hides else REFUSED
 
-    def attempt(web: Web, v: str, *, admitted: bool) -> Said | None:
+    def attempt(web: Web, v: str, *, admitted: bool) -> Response | None:
         if name == ENDS and admitted:
             return None
         said = ask(scene, row, web, v)

@@ -13,7 +13,7 @@ from structlog.testing import capture_logs
 from broker.manage.api import live
 from broker.server import BrokerServer
 from tests.deadline import DEADLINE_S
-from tests.http_talk import GUEST, Said, Web, ask
+from tests.http_talk import GUEST, Response, Web, ask
 from tests.in_process import running_broker
 from tests.manage.api_talk import HTTP
 
@@ -26,7 +26,7 @@ class Browser:
         self.web = Web(self.port, None)
         self.cookie = ""
 
-    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Said:
+    async def ask(self, method: str, path: str, body: Any = None, **headers: str) -> Response:
         """Send a request as the page does; a header that is "" is left out."""
         usual = {"Origin": f"http://127.0.0.1:{self.port}", "X_Requested_With": "slotmq", "Cookie": self.cookie}
         sent = {name: value for name, value in {**usual, **headers}.items() if value}
@@ -35,7 +35,7 @@ class Browser:
             self.cookie = said.headers["set-cookie"].split(";")[0]
         return said
 
-    async def log_in(self, user: str = "guest", password: str = "guest", **headers: str) -> Said:
+    async def log_in(self, user: str = "guest", password: str = "guest", **headers: str) -> Response:
         """Log in."""
         return await self.ask("POST", "/api/session", {"username": user, "password": password}, **headers)
 

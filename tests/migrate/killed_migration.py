@@ -1,4 +1,4 @@
-"""A migration whose process is killed at random moments until a run ends by itself."""
+"""A migration whose process is killed at random times and restarted until it completes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MANY = 60_000
 
 
 def migrate_through_kills(source: BrokerAddress, target: BrokerAddress) -> None:
-    """Move a queue, and check that each message arrived once and in order."""
+    """Move a queue through kills, and check that each message arrived once and in order."""
     random.seed(17)
     for address, messages in ((source, MANY), (target, 0)):
         with pika.BlockingConnection(pika.URLParameters(address.url)) as connection:

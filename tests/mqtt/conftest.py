@@ -1,4 +1,4 @@
-"""Fixtures: a broker with the MQTT listener, and clients of both protocols."""
+"""A broker with the MQTT listener, and clients of both protocols."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WITH_MQTT = {"SLOTMQ_MQTT__ENABLED": "true", "SLOTMQ_MQTT__PORT": "0", "SLOTMQ_L
 
 
 def mqtt_port(process: BrokerProcess) -> int:
-    """Return the MQTT port that the log names."""
+    """Return the MQTT port, read from the log."""
     for line in process.stderr().splitlines():
         if '"server.started"' in line:
             return int(json.loads(line)["mqtt_port"])

@@ -1,4 +1,4 @@
-"""A raw-socket MQTT client that sends exactly the packets that a test gives it. It does not import the broker."""
+"""An MQTT client on a raw socket that sends exactly the given packets. It does not import the broker."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def connect(
     will: bytes = b"",
     will_flags: int = 0,
 ) -> bytes:
-    """Return a CONNECT packet; `will` has the octets from the will's properties to its payload."""
+    """Return a CONNECT packet; `will` is its encoded part from the will's properties to the payload."""
     flags = 0xC0 | (2 if clean else 0) | will_flags
     head = text("MQTT") + bytes([version, flags]) + keep_alive_s.to_bytes(2, "big")
     extra = varint(len(properties)) + properties if version == 5 else b""
@@ -56,7 +56,7 @@ def connect(
 def publish(
     topic: str | bytes, body: bytes, packet_id: int = 0, properties: bytes | None = b"", flags: int = 0
 ) -> bytes:
-    """Return a PUBLISH packet, at QoS 1 with a packet id; `properties` is None in 3.1.1."""
+    """Return a PUBLISH packet, at QoS 1 if it has a packet id; `properties` is None in 3.1.1."""
     extra = b"" if properties is None else varint(len(properties)) + properties
     identifier = packet_id.to_bytes(2, "big") if packet_id else b""
     return packet(0x30 | (2 if packet_id else 0) | flags, text(topic), identifier, extra, body)
@@ -101,7 +101,7 @@ def delivery(first: int, octets: bytes) -> Delivery:
 
 
 class RawMqtt:
-    """One connection."""
+    """One MQTT connection."""
 
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         self._socket: socket.socket = socket.create_connection(("127.0.0.1", port), SILENCE_S)
@@ -155,13 +155,13 @@ class RawMqtt:
                 return first, self._read(size)
 
     def expect(self, kind: int) -> bytes:
-        """Return the body of the next packet, which is of this kind."""
+        """Return the body of the next packet, which must be of this kind."""
         first, body = self.read()
         assert first & 0xF0 == kind, f"0x{first:02x} {body!r}"
         return body
 
     def receive(self) -> Delivery:
-        """Return the next packet, which is a PUBLISH of MQTT 5."""
+        """Return the next packet, which must be a PUBLISH of MQTT 5."""
         return delivery(*self.read())
 
     def acknowledge(self, packet_id: int) -> None:
@@ -169,7 +169,7 @@ class RawMqtt:
         self.send(packet(0x40, packet_id.to_bytes(2, "big")))
 
     def silent(self, seconds: float = 0.2) -> bool:
-        """Return whether nothing has arrived that was not read, or arrives for a while."""
+        """Return whether no unread packet has arrived and none arrives for a while."""
         if self._buffer:
             return False
         self._socket.settimeout(seconds)
@@ -190,11 +190,11 @@ class RawMqtt:
         return False
 
     def enter(self, client_id: str, version: int = 5, *, clean: bool = True, properties: bytes = b"") -> bytes:
-        """Connect, and return the body of the CONNACK, which accepts."""
+        """Connect, assert that the broker accepts, and return the body of the CONNACK."""
         body = self.send(connect(client_id, version, clean=clean, properties=properties)).expect(CONNACK)
         assert body[1] == 0, body
         return body
 
     def round_trip(self) -> None:
-        """Return when the broker has handled everything that was sent; no packet but a PINGRESP may arrive."""
+        """Wait until the broker has handled all sent packets; the next packet must be the PINGRESP."""
         self.send(packet(0xC0)).expect(PINGRESP)

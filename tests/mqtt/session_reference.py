@@ -1,4 +1,4 @@
-"""A reference MQTT broker: sessions, their messages at each QoS, retained messages."""
+"""A reference MQTT broker: sessions with their messages at each QoS, and retained messages."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ __all__ = ["Copy", "Reference", "Session"]
 class Copy:
     """One message for one session.
 
-    Shapes: `sent` whether the client has received it over the connection that is open, `released` whether it has
-        received the PUBREL. An optional copy may be lost.
+    Shapes: ``sent`` is True once the client has received the message on the open connection, ``released`` once it has
+    received the PUBREL. An optional copy may be lost.
     """
 
     def __init__(
@@ -28,7 +28,7 @@ class Copy:
         self.sent = False
         self.released = False
         self.packet_id = 0
-        self.marked = False  # whether it must be marked as sent again
+        self.marked = False  # whether the next PUBLISH must have the DUP flag
 
     def __repr__(self) -> str:
         words = [word for word in ("retained", "optional", "sent", "released") if getattr(self, word)]
@@ -36,28 +36,28 @@ class Copy:
 
 
 class Session:
-    """One client's subscriptions, all at one QoS, and the copies that it has not yet acknowledged, in order."""
+    """One client's subscriptions, all at one QoS, and its unacknowledged copies in order."""
 
     def __init__(self, qos: int, window: int) -> None:
         self.qos = qos
         self.window = window
         self.lasts = False
-        self.exists = False  # whether there is a session for certain: it has had a subscription
+        self.exists = False  # whether the session has had a subscription, so that the broker must store it
         self.connected = False
         self.filters: set[str] = set()
         self.copies: list[Copy] = []
-        self._settled: list[Copy] = []  # whose end may not be on disk yet
-        self.maybe_released: set[int] = set()  # the packet ids of PUBREL packets that may come again
+        self._settled: list[Copy] = []  # copies whose last acknowledgement may not be on disk yet
+        self.maybe_released: set[int] = set()  # packet ids of PUBRELs that may be sent again
 
     def connect(self, *, lasts: bool, clean: bool) -> None:
-        """Begin a connection; an earlier one is over."""
+        """Start a connection, which ends the earlier one."""
         self.disconnect()
         if clean:
             self._end()
         self.lasts, self.connected = lasts, True
 
     def disconnect(self) -> None:
-        """End the connection: what was not acknowledged comes again; what needs no acknowledgement may be lost."""
+        """End the connection: unacknowledged copies are sent again, and copies at QoS 0 may be lost."""
         if not self.connected:
             return
         self.connected = False
@@ -72,7 +72,7 @@ class Session:
     def restart(self) -> None:
         """End the connection with the broker.
 
-        Acknowledgements that are not on disk may be lost, and so may messages at QoS 0 and copies of retained ones.
+        Acknowledgements not yet on disk, messages at QoS 0 and copies of retained messages may be lost.
         """
         settled, self._settled = self._settled, []
         self.disconnect()
@@ -91,35 +91,35 @@ class Session:
         self.maybe_released.clear()
 
     def offer(self, topic: str, body: bytes, qos: int) -> None:
-        """Take a message that was published, if a filter matches it."""
+        """Add a published message if a filter matches."""
         if self._matches(topic):
             lower = min(qos, self.qos)
             if lower:
-                self._settled.clear()  # the message is on disk, and what was settled before it
+                self._settled.clear()  # the message is on disk, and so are earlier acknowledgements
             self.copies.append(Copy(topic, body, lower, qos, retained=False, optional=not (lower or self.connected)))
 
     def offer_retained(self, topic: str, body: bytes, qos: int) -> None:
-        """Take a retained message for a subscription."""
+        """Add a retained message for a subscription."""
         self.copies.append(Copy(topic, body, min(qos, self.qos), qos, retained=True, optional=False))
 
     @property
     def unacknowledged(self) -> list[Copy]:
-        """The copies that fill the window."""
+        """The copies that count for the receive maximum."""
         return [copy for copy in self.copies if copy.sent or copy.released]
 
     @property
     def is_due(self) -> bool:
-        """Whether a PUBLISH has to arrive now."""
+        """Whether a PUBLISH must arrive now."""
         waits = any(not (copy.sent or copy.released or copy.optional) for copy in self.copies)
         return self.connected and waits and len(self.unacknowledged) < self.window
 
     def receive(self, topic: str, body: bytes, qos: int, packet_id: int, *, retained: bool, again: bool) -> Copy:
-        """Return the copy that a PUBLISH is. Raises: AssertionError when it may not come now."""
+        """Return the copy of a received PUBLISH. Raises: AssertionError when none may be sent now."""
         said = f"{topic} {body!r} qos={qos} #{packet_id} retained={retained} again={again}"
         found: list[Copy] = []
         for copy in self._possible(qos, retained=retained):
             if (copy.topic, copy.body) == (topic, body) and copy.packet_id in (0, packet_id):
-                assert again or not copy.marked, f"{said} is not marked as sent again"
+                assert again or not copy.marked, f"{said} lacks the DUP flag"
                 found.append(copy)
                 if copy.packet_id or not copy.optional:
                     break
@@ -132,12 +132,12 @@ class Session:
         if not qos:
             self.copies.remove(copy)
             if copy.published_qos:
-                self._settled.append(copy)  # it is in a log, in which its end may be missing
+                self._settled.append(copy)  # it was logged, and its end may not be
             return copy
         used = [one for one in self.copies if one is not copy and (one.sent or one.released)]
         assert packet_id not in [one.packet_id for one in used], f"{said}: the packet id is in use"
         copy.sent, copy.packet_id, copy.optional = True, packet_id, False
-        assert len(self.unacknowledged) <= self.window, f"{said} is more than the window"
+        assert len(self.unacknowledged) <= self.window, f"{said} exceeds the receive maximum"
         return copy
 
     def _possible(self, qos: int, *, retained: bool) -> Iterator[Copy]:
@@ -149,32 +149,32 @@ class Session:
                     yield copy
 
     def _may_be_at_qos2(self, copy: Copy) -> bool:
-        """Return whether nothing says any more at which QoS the client had subscribed."""
+        """Return whether a copy may be sent at QoS 2, because the QoS of the former subscription is unknown."""
         return self.qos == 1 and copy.published_qos == 2 and not self._matches(copy.topic)
 
     def _matches(self, topic: str) -> bool:
         return any(mqtt_matches(one, topic) for one in self.filters)
 
     def release(self, copy: Copy) -> None:
-        """Take note of the PUBREL of a copy, which from now on may not come again as a PUBLISH."""
+        """Record the PUBREL of a copy, whose PUBLISH must not be sent again."""
         copy.released, copy.sent, copy.optional = True, False, False
 
     def settle(self, copy: Copy) -> None:
-        """Take note that the client has sent the last acknowledgement of a copy."""
+        """Record that the client has sent the last acknowledgement of a copy."""
         self.copies.remove(copy)
         copy.sent = False
         self._settled.append(copy)
 
 
 class Reference:
-    """The broker."""
+    """The reference broker."""
 
     def __init__(self, sessions: dict[str, Session]) -> None:
         self.sessions = sessions
         self.retained: dict[str, tuple[bytes, int]] = {}
 
     def publish(self, topic: str, body: bytes, qos: int, *, retain: bool) -> None:
-        """Take a message that was acknowledged to its publisher."""
+        """Publish a message that the tested broker has acknowledged."""
         if retain:
             self.retained.pop(topic, None)
             if body:
@@ -183,7 +183,7 @@ class Reference:
             session.offer(topic, body, qos)
 
     def subscribe(self, name: str, topic_filter: str) -> None:
-        """Add or replace a subscription, which gets the retained messages."""
+        """Add or replace a subscription, and offer it the retained messages."""
         session = self.sessions[name]
         session.filters.add(topic_filter)
         session.exists = True
@@ -192,6 +192,6 @@ class Reference:
                 session.offer_retained(topic, body, qos)
 
     def restart(self) -> None:
-        """End every connection with the process."""
+        """Restart the broker, which ends every connection."""
         for session in self.sessions.values():
             session.restart()

@@ -1,4 +1,4 @@
-"""The invariants of a simulated overlay, and their checks while it runs and at its end."""
+"""Checks the guarantees of a simulated overlay while it runs and at its end."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ MANY_PATTERNS = 100
 
 
 class Broken(AssertionError):
-    """A promise of the overlay was broken."""
+    """A guarantee of the overlay was violated."""
 
 
 class Checker:
     """Watches all leaves of a network. Raises: Broken.
 
-    With `may_lose` messages may be missing where the leaf reported a gap: limits and leaves that are given up. Messages
-    that are too large for any broker may always be missing where the leaf reported a gap.
+    With `may_lose`, messages may be missing where the leaf reported a gap, because of limits and of leaves that were
+    given up. Messages too large for a broker may always be missing where the leaf reported a gap.
 
-    A leaf whose data folder was replaced by an older copy has lost what it received since, and what others published
-    for its former incarnation. Messages published later arrive as usual, from it and to it. Messages that the copy
-    still held for others may be delivered a second time.
+    A leaf whose data folder was replaced by an older copy has lost the messages that it received since the copy and
+    those published for its former incarnation. Later messages must arrive, from it and at it. Messages that the copy
+    still retained for others may be delivered a second time.
     """
 
     def __init__(self, network: FaultyNetwork, *, may_lose: bool = False) -> None:
@@ -45,7 +45,7 @@ class Checker:
             leaf.log.on_trim = self._watch_trim(leaf)
 
     def quiet(self) -> str:
-        """Return what is not settled yet, empty if everything is."""
+        """Return a description of something that is not settled yet, or an empty string."""
         for leaf in self._network.leaves.values():
             for space, source in leaf.leaf.sources.items():
                 if source.needed_from() <= leaf.log.streams[space].last or source.trimmed < source.last:
@@ -57,7 +57,7 @@ class Checker:
         return "" if self._network.cut_for_good else self._tables()
 
     def final(self) -> None:
-        """Check all promises once nothing is in flight."""
+        """Check all guarantees once nothing is in flight."""
         for publisher in self._network.leaves.values():
             for space, messages in publisher.published.items():
                 self._check_vectors(publisher, space)
@@ -67,7 +67,7 @@ class Checker:
         for leaf in self._network.leaves.values():
             times = leaf.virtual_times
             if times != sorted(times):
-                raise Broken(f"the virtual time of {leaf.name} went back: {times}")
+                raise Broken(f"the virtual time of {leaf.name} decreased: {times}")
             older = leaf.leaf.take_skipped_times(), leaf.leaf.take_rolled_back()
             if any(older) and not leaf.replaced:
                 raise Broken(f"{leaf.name} takes its data folder for an older copy: {older}")
@@ -112,7 +112,7 @@ class Checker:
         return bool(found) and all(message.size_bytes > self._limit_bytes for message in found)
 
     def _is_of_no_message(self, gap: StreamGap) -> bool:
-        """Return whether a gap is a vector change that promises less than before: that of another incarnation."""
+        """Return whether a gap contains no message, only a vector change of another incarnation."""
         publisher, space = self._network.leaves[gap.stream.leaf], gap.stream.space
         messages = [*publisher.published[space], *publisher.lost_life[space]]
         return not any(_is_in(gap, message) for message in messages if message.incarnation == gap.stream.incarnation)
@@ -123,16 +123,16 @@ class Checker:
             if isinstance(message, VectorChange):
                 for leaf, time in message.old.items():
                     if message.new.get(leaf, time) < time:
-                        raise Broken(f"V_m of {publisher.name} goes back: {message}")
+                        raise Broken(f"V_m of {publisher.name} decreases: {message}")
                 if before is not None and dict(before.new) != dict(message.old):
-                    raise Broken(f"V_m of {publisher.name} jumps: {before} {message}")
+                    raise Broken(f"V_m of {publisher.name} skips a change: {before} {message}")
                 before = message
 
     def _committed(self, leaf: str, delivery: Delivery, getting: list[SimulatedBinding]) -> None:
         last = self._last[leaf, delivery.stream]
         number, key = delivery.data.number, id(delivery.data)
         publisher = self._network.leaves[delivery.stream.leaf]
-        if number <= last and key not in publisher.copied:  # a folder restored twice goes back to the same incarnation
+        if number <= last and key not in publisher.copied:  # a folder may be restored twice
             raise Broken(f"{leaf} got {number} of {delivery.stream} after {last}")
         member = self._network.leaves[leaf]
         if key in member.arrived and key not in publisher.copied:
@@ -146,7 +146,7 @@ class Checker:
         self.delivered += 1
 
     def _replaced(self, leaf: FaultyLeaf) -> None:
-        """Note that a leaf has only the numbers of its copied data folder."""
+        """Reset a leaf's last numbers to those in its copied data folder."""
         self._last = defaultdict(int, {place: last for place, last in self._last.items() if place[0] != leaf.name})
         for stream, numbers in leaf.received_numbers.items():
             self._last[leaf.name, stream] = max(numbers, default=0)
@@ -167,7 +167,7 @@ class Checker:
         return check
 
     def _tables(self) -> str:
-        """Return the first table that has not converged to what the leaves behind want, empty if all have."""
+        """Return the first table that differs from the bindings of the leaves behind it, or an empty string."""
         network = self._network
         for member in network.members():
             broker = member.broker
@@ -189,12 +189,12 @@ class Checker:
 
 
 def _is_in(gap: StreamGap, message: SimulatedPublish) -> bool:
-    """Return whether the number of a message is lost."""
+    """Return whether a message's number is in a gap."""
     return message.number is not None and gap.first <= message.number <= gap.last
 
 
 def _is_due(leaf: FaultyLeaf, space: Space, message: SimulatedPublish) -> bool:
-    """Return whether a binding of a leaf must get a message."""
+    """Return whether a message must reach some binding of a leaf."""
     return any(_is_due_to(binding, leaf, space, message) for binding in leaf.bindings.values())
 
 
@@ -206,7 +206,7 @@ def _is_due_to(binding: SimulatedBinding, leaf: FaultyLeaf, space: Space, messag
 
 
 def _is_of_another_life(leaf: FaultyLeaf, time: int) -> bool:
-    """Return whether a leaf may have promised a virtual time before its data folder was replaced."""
+    """Return whether a leaf may have announced a virtual time before its data folder was replaced."""
     if not leaf.replaced:
         return False
     if not leaf.is_running:

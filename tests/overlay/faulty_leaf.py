@@ -1,4 +1,4 @@
-"""A simulated leaf that crashes, with all that its clients published, got and lost."""
+"""A simulated leaf that can crash, with records of the messages its clients published and received."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def wants(text: str, key: str) -> bool:
 
 @dataclass(slots=True, eq=False)
 class SimulatedBinding:
-    """A binding of a client: what it wants, whether it survives a crash, and its start point, 0 until it is told.
+    """A client's binding. `durable` ones survive a crash; `start_point` is 0 until the broker knows the binding.
 
-    `made` is the event of the simulation that made it, `got` the keys of the messages that were committed to it.
+    `made` is the number of the simulation event that made it, `got` the keys of the messages committed to it.
     """
 
     conjunction: Conjunction
@@ -37,20 +37,20 @@ class SimulatedBinding:
     got: set[int] = field(default_factory=set, repr=False)
 
     def matches(self, space: Space, keys: Iterable[str]) -> bool:
-        """Return whether the binding asks for a message of a space with these keys."""
+        """Return whether the binding matches a message of a space with these keys."""
         return self.conjunction.space == space and any(wants(self.conjunction.pattern, key) for key in keys)
 
     def gets(self, space: Space, keys: Iterable[str], virtual_time: int) -> bool:
-        """Return whether a message that was matched against a virtual time is for this binding."""
+        """Return whether the binding gets a message that was matched at a virtual time."""
         return 0 < self.start_point <= virtual_time and self.matches(space, keys)
 
 
 @dataclass(frozen=True, slots=True)
 class SimulatedPublish:
-    """A message that a client published: its number, or None if nobody wanted it, and the vector in force.
+    """A message that a client published, with its number, or None if no leaf wanted it, and the current vector.
 
-    `event` is the event of the simulation that published it. Numbers may be used again after a data folder was replaced
-    by an older one; the element is the message itself wherever it goes.
+    `event` is the number of the simulation event that published it. Numbers may repeat after a data folder was replaced
+    by an older one; the element object identifies the message everywhere.
     """
 
     number: int | None
@@ -63,12 +63,12 @@ class SimulatedPublish:
 
     @property
     def key(self) -> int:
-        """Return what no other message has."""
+        """Return a unique identity."""
         return id(self.element)
 
 
 class FaultyLeaf(LeafMember):
-    """A leaf whose streams, committed messages and state survive its crashes; everything else does not."""
+    """A leaf that can crash. Its streams, committed messages and state survive; everything else is lost."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -80,20 +80,23 @@ class FaultyLeaf(LeafMember):
         self.saved = LeafState()
         self.bindings: dict[str, SimulatedBinding] = {}
         self.published: dict[Space, list[SimulatedPublish]] = {space: [] for space in spaces}
-        self.arrived: dict[int, int] = {}  # the virtual time of each message that was committed
+        self.arrived: dict[int, int] = {}  # virtual times of committed messages, by key
         self.received_numbers: dict[StreamName, dict[int, int]] = {}
         self.positions: dict[StreamName, int] = {}
         self.messages: dict[int, SimulatedPublish] = {}  # by key
-        self.lost_life: dict[Space, list[SimulatedPublish]] = {space: [] for space in spaces}  # of replaced folders
+        self.lost_life: dict[Space, list[SimulatedPublish]] = {
+            space: []  # lost in crashes and with replaced folders
+            for space in spaces
+        }
         self._incarnations: list[int] = []
         self.replaced = False
-        self.copied: set[int] = set()  # keys of the messages that a copy of the folder still had for others
+        self.copied: set[int] = set()  # keys of the messages in restored folders
         self.gaps: list[StreamGap] = []
         self.virtual_times: list[int] = []
         self.on_commit: Callable[[str, Delivery, list[SimulatedBinding]], None] = lambda _leaf, _delivery, _got: None
 
     def start(self) -> None:
-        """Start the broker, or start it again with what has survived."""
+        """Start the broker with the surviving state."""
         recovered = {name: binding for name, binding in self.bindings.items() if binding.durable}
         self.bindings = {}
         state = LeafState(self.saved.time_bound, self.saved.start_points, dict(self.positions))
@@ -119,7 +122,7 @@ class FaultyLeaf(LeafMember):
             self.lost_life[space] += messages[len(self.published[space]) :]
 
     def change_bindings(self, added: dict[str, SimulatedBinding], removed: Iterable[str]) -> None:
-        """Change bindings: they are in force at once, and the broker is told a little later."""
+        """Change bindings at once, and notify the broker a little later."""
         removed = tuple(removed)
         for name in removed:
             self.bindings.pop(name, None)
@@ -132,19 +135,19 @@ class FaultyLeaf(LeafMember):
             self._scheduler.after(self._dice.choice((0, 1, 40)), self._tell)
 
     def _tell(self) -> None:
-        """Pass all changes to the broker as one batch, and save what it wants saved before it sends anything."""
+        """Pass all changes to the broker as one batch, and save its state before it sends anything."""
         self._telling = False
         leaf = self.broker
         if not isinstance(leaf, Leaf):
             return
-        came: dict[str, SimulatedBinding] = {}
-        gone: list[str] = []
+        new: dict[str, SimulatedBinding] = {}
+        dropped: list[str] = []
         untold, self._untold = self._untold, []
         for added, removed in untold:
-            gone += removed
-            came = {name: binding for name, binding in came.items() if name not in removed} | added
-        leaf.bindings_changed([(name, binding.conjunction, binding.durable) for name, binding in came.items()], gone)
-        for name, binding in came.items():
+            dropped += removed
+            new = {name: binding for name, binding in new.items() if name not in removed} | added
+        leaf.bindings_changed([(name, binding.conjunction, binding.durable) for name, binding in new.items()], dropped)
+        for name, binding in new.items():
             binding.start_point = leaf.subscriptions.start(name)
         self.saved = leaf.state()
         self.virtual_times.append(leaf.interest.time(self.name))
@@ -164,7 +167,7 @@ class FaultyLeaf(LeafMember):
         self.messages[message.key] = message
 
     def began(self, incarnation: int, other: int) -> bool:
-        """Return whether an incarnation began not later than another one."""
+        """Return whether an incarnation began no later than another."""
         return self._incarnations.index(incarnation) <= self._incarnations.index(other)
 
     def _process_results(self) -> None:
@@ -200,7 +203,7 @@ class FaultyLeaf(LeafMember):
         self.positions[stream] = number
 
     def _drop_replaced(self, leaf: Leaf) -> None:
-        """Record the positions of newer incarnations in the place of those that they go on from."""
+        """Replace the positions of former incarnations with those of the incarnations that continue them."""
         replaced = leaf.take_replaced()
         for stream, sink in leaf.sinks.items() if replaced else ():
             if sink.position is not None:

@@ -1,4 +1,4 @@
-"""A simulated link with faults, and the packets that the links of a network carried."""
+"""A simulated link with faults, and counts of the packets sent."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.overlay.simulation.network import Lane, SimulatedLink
 
 @dataclass(frozen=True, slots=True)
 class LinkFaults:
-    """What may happen to a packet while its link is up, as probabilities, and the delay of the link."""
+    """The probabilities of packet faults while a link is up, its delay, and its capacity."""
 
     drop: float = 0.0
     duplicate: float = 0.0
@@ -20,14 +20,14 @@ class LinkFaults:
     least_delay_ms: int = 1
     most_delay_ms: int = 5
     capacity_packets: int = 1_000_000
-    """Packets under way in one direction from which on the link is full, until half of them have arrived."""
+    """The packets in flight in one direction that make the link full, until half of them have arrived."""
 
 
 NO_FAULTS = LinkFaults()
 
 
 class FaultyLink(SimulatedLink):
-    """A link that loses, repeats and delays packets, and that can be cut."""
+    """A link that loses, duplicates and delays packets, and can be cut."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
@@ -43,7 +43,7 @@ class FaultyLink(SimulatedLink):
         return self.is_up and not self.one_way
 
     def open(self) -> None:
-        """Begin a session, if both brokers run and nothing holds the link down."""
+        """Start a session if both brokers run and the link is not cut."""
         if self.held:
             return
         if not self.is_up:
@@ -53,18 +53,18 @@ class FaultyLink(SimulatedLink):
         super().open()
 
     def cut(self) -> None:
-        """End the session, and begin none until the link is held no longer."""
+        """End the session, and start none until `held` is cleared."""
         self.held = True
         self.close()
 
     def send(self, sender: str, packet: Packet) -> None:
-        """Put a packet on the link; it is lost if the link is down."""
+        """Send a packet; it is lost if the link is down."""
         if not self.is_up:
             return
         lane = self._lanes[sender]
         self._on_packet(sender, lane.receiver.name, packet)
         if isinstance(packet, StreamRun):
-            assert not exceeds(packet, lane.receiver.limit_bytes), "a receiver ends the link over such a message"
+            assert not exceeds(packet, lane.receiver.limit_bytes), "the receiver would close the link for this message"
         faults, roll = self.faults, self._dice.random
         if self.one_way == sender or (faults.drop and roll() < faults.drop):
             return
@@ -73,7 +73,7 @@ class FaultyLink(SimulatedLink):
             self._put(lane, packet)
 
     def _put(self, lane: Lane, packet: Packet) -> None:
-        """Put a packet under way: out of order, or after those before it."""
+        """Schedule the arrival of a packet, at random out of order."""
         faults, sender = self.faults, lane.sender.name
         delay_ms = self._dice.randint(faults.least_delay_ms, faults.most_delay_ms)
         is_late = bool(faults.reorder) and self._dice.random() < faults.reorder
@@ -102,13 +102,13 @@ class FaultyLink(SimulatedLink):
 
 @dataclass(slots=True)
 class Statistics:
-    """Packets by kind, and the elements of runs by sender and receiver."""
+    """Counts of packets by kind, and of stream elements by sender and receiver."""
 
     packets: Counter[str] = field(default_factory=Counter)
     elements: Counter[tuple[str, str]] = field(default_factory=Counter)
 
     def count(self, sender: str, receiver: str, packet: Packet) -> None:
-        """Count a packet that was put on a link."""
+        """Count a sent packet."""
         self.packets[type(packet).__name__] += 1
         if isinstance(packet, StreamRun):
             self.elements[sender, receiver] += len(packet.elements)

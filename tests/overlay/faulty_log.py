@@ -1,4 +1,4 @@
-"""The streams of a simulated leaf that crashes, and whose limits force messages out: what is durable survives."""
+"""The streams of a simulated leaf: a crash drops elements that are not durable, a limit forces old ones out."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from broker.routing.index import TopicIndex
 class MemoryLog:
     """All streams of one leaf.
 
-    `on_append` is called after each append; `on_trim` before elements go, with the number up to which they are gone and
-    the new one.
+    `on_append` is called after each append, `on_trim` before each trim, with the numbers up to which the stream was and
+    will be trimmed.
     """
 
     def __init__(self, spaces: Iterable[Space], on_append: Callable[[Space], None] = lambda _: None) -> None:
@@ -22,23 +22,23 @@ class MemoryLog:
         self.streams = {space: FaultyStream(self, space) for space in spaces}
 
     def crash(self) -> None:
-        """Lose what is not durable."""
+        """Drop the elements that are not durable."""
         for stream in self.streams.values():
             stream.crash()
 
 
 class FaultyStream(MemoryStream):
-    """One stream, which also tells which patterns are bound."""
+    """One stream, which also records the bound patterns."""
 
     def __init__(self, log: MemoryLog, space: Space, before: int = 0) -> None:
-        """`before` is the number before the first one."""
+        """`before` is the number before the first element."""
         super().__init__(space, log.on_append)
         self._log = log
         self.bound: set[str] = set()
         self.last = self.durable = self.trimmed = before
 
     def trim(self, upto: int) -> None:
-        """Drop what nobody needs."""
+        """Drop acknowledged elements."""
         self._log.on_trim(self._space, self.trimmed, upto)
         super().trim(upto)
 
@@ -54,7 +54,7 @@ class FaultyStream(MemoryStream):
         self.bound = (self.bound | {*added}) - {*removed}
 
     def crash(self) -> None:
-        """Lose what is not durable."""
+        """Drop the elements that are not durable."""
         for number in [number for number in self.numbers if number > self.durable]:
             del self.elements[number]
         self.numbers = [number for number in self.numbers if number <= self.durable]

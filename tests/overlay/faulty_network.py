@@ -16,15 +16,15 @@ from tests.overlay.faulty_link import FaultyLink, Statistics
 from tests.overlay.faulty_log import FaultyStream
 
 
-def random_tree(dice: Dice, brokers: int, siblings_max: int = 3) -> SimulatedTree:
-    """Return a random tree with about this many brokers, at least 3; the inner nodes are redundant at random."""
+def random_tree(dice: Dice, brokers: int) -> SimulatedTree:
+    """Return a random tree of about this many brokers, at least 3; each inner node has one to three brokers."""
     inner: dict[str, tuple[str, ...]] = {}
     neighbours: dict[str, list[str]] = {}
     left = brokers
     nodes = max(1, brokers // 6)
     for place in range(nodes):
         node = f"inner{place}"
-        siblings = min(dice.randint(1, siblings_max), max(1, left - 2 * (nodes - place)))
+        siblings = min(dice.randint(1, 3), max(1, left - 2 * (nodes - place)))
         inner[node] = tuple(f"{node}.{number}" for number in range(siblings))
         neighbours[node] = []
         left -= siblings
@@ -75,7 +75,7 @@ def _join(neighbours: dict[str, list[str]], one: str, other: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FolderCopy:
-    """The contents of a copy of a leaf's data folder."""
+    """A copy of a leaf's data folder."""
 
     streams: dict[Space, FaultyStream]
     saved: LeafState
@@ -87,7 +87,7 @@ class FolderCopy:
 
 
 def folder_copy(leaf: FaultyLeaf) -> FolderCopy:
-    """Return what a copy of the data folder has now."""
+    """Return a copy of the data folder."""
     return FolderCopy(
         {space: stream_copy(stream) for space, stream in leaf.log.streams.items()},
         leaf.saved,
@@ -103,7 +103,7 @@ def folder_copy(leaf: FaultyLeaf) -> FolderCopy:
 
 
 def stream_copy(stream: FaultyStream) -> FaultyStream:
-    """Return what a copy of the data folder has of the stream."""
+    """Return the stream as in a copy of the data folder."""
     copy = FaultyStream(stream._log, stream._space, stream.durable)
     copy.elements = {number: element for number, element in stream.elements.items() if number <= stream.durable}
     copy.numbers = list(copy.elements)
@@ -112,14 +112,14 @@ def stream_copy(stream: FaultyStream) -> FaultyStream:
 
 
 def restore(leaf: FaultyLeaf, copy: FolderCopy | None) -> None:
-    """Put an older copy in the place of the data folder of a broker that does not run, or an empty folder."""
+    """Replace the data folder of a stopped broker with an older copy, or an empty one."""
     leaf.replaced = True
     for space, messages in leaf.published.items():
-        leaf.lost_life[space] += messages  # keeps them, and so their keys
+        leaf.lost_life[space] += messages  # a reference, so that their ids stay unique
     leaf.virtual_times = []
     leaf._untold = []
     if copy is None:
-        before = leaf._dice.choice((0, 0, 1_000))  # as the clock was
+        before = leaf._dice.choice((0, 0, 1_000))  # a number from the clock
         streams = {space: FaultyStream(leaf.log, space, before) for space in leaf.log.streams}
         copy = FolderCopy(streams, LeafState(), {}, {}, {}, {}, {})
     for space, stream in copy.streams.items():
@@ -136,7 +136,7 @@ def restore(leaf: FaultyLeaf, copy: FolderCopy | None) -> None:
 
 
 class FaultyNetwork(Network):
-    """A network with more faults than crashes of brokers."""
+    """A network with faults of links and data folders beside crashes."""
 
     leaves: dict[str, FaultyLeaf]  # type: ignore[assignment]
     links: list[FaultyLink]  # type: ignore[assignment]
@@ -155,7 +155,7 @@ class FaultyNetwork(Network):
         return FaultyLink(one, other, self.scheduler, self.dice, self._on_packet)
 
     def replace_folder(self, leaf: FaultyLeaf, copy: FolderCopy | None, back_after_ms: int) -> None:
-        """Kill a leaf, and start it again with an older copy of its data folder, or with an empty one."""
+        """Kill a leaf, and restart it with an older copy of its data folder, or an empty one."""
         if leaf.is_running:
             self.crash(leaf, back_after_ms)
             restore(leaf, copy)
@@ -167,7 +167,7 @@ class FaultyNetwork(Network):
         self.scheduler.after(back_after_ms, lambda: self._mend(link))
 
     def cut_one_for_good(self) -> None:
-        """Cut a link of a broker whose tree node has other brokers, which keep the tree connected."""
+        """Cut a link for good, chosen so that redundant brokers keep the tree connected."""
         names = {name for brokers in self.topology.brokers.values() if len(brokers) > 1 for name in brokers}
         links = [link for link in self.links if any(member.name in names for member in link.members)]
         if links:
@@ -175,7 +175,7 @@ class FaultyNetwork(Network):
             self.cut(self.cut_for_good[0], 0)
 
     def cut_one_way(self, link: FaultyLink, noticed_after_ms: int) -> None:
-        """Lose all packets in one direction until heartbeats notice and the link is opened again."""
+        """Lose all packets in one direction, until missing heartbeats reopen the link."""
         link.one_way = self.dice.choice([member.name for member in link.members])
 
         def notice() -> None:
@@ -195,7 +195,7 @@ class FaultyNetwork(Network):
         return found
 
     def heal(self) -> None:
-        """End all faults, so that every broker runs and every link is up soon."""
+        """End all faults: restart every broker and reopen every link."""
         for link in self.links:
             if link not in self.cut_for_good:
                 link.held = False

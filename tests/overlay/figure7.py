@@ -1,6 +1,6 @@
 """The overlay of the Gryphon paper's Figure 7 as real processes, with a proxy on each link.
 
-One leaf for publishers, three brokers in the tree node between, two leaves for subscribers.
+A leaf for publishers, a middle tree node of three brokers, and two leaves for subscribers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ LEAVES: Final = ("pb", "sb1", "sb2")
 
 
 class Figure7:
-    """The six processes; `links` has the proxy between a leaf, which dials, and an inner broker."""
+    """The six processes; `links` maps pairs of a leaf, which dials, and an inner broker to proxies."""
 
     def __init__(self, folder: Path) -> None:
         self._ports = {name: free_port() for name in TREE_NODES}
@@ -38,7 +38,7 @@ class Figure7:
         self.processes: dict[str, BrokerProcess] = {}
 
     async def start_all(self) -> None:
-        """Start the proxies and the brokers, and return once all are linked."""
+        """Start the proxies and brokers, and wait until all are linked."""
         for link in self.links.values():
             await link.start()
         for name, node in TREE_NODES.items():
@@ -53,30 +53,30 @@ class Figure7:
         await self.linked(*TREE_NODES)
 
     async def stop_all(self) -> None:
-        """End everything."""
+        """Kill all brokers and stop the proxies."""
         for process in self.processes.values():
             process.kill()
         for link in self.links.values():
             await link.stop()
 
     async def start(self, *names: str) -> None:
-        """Start brokers, two at a time: more would only be slower together."""
+        """Start brokers, two at a time."""
         for first in range(0, len(names), 2):
             pair = names[first : first + 2]
             await asyncio.gather(*(asyncio.to_thread(self.processes[name].start) for name in pair))
 
     async def linked(self, *names: str) -> None:
-        """Return once each of the brokers has a link to each of its neighbours that runs."""
+        """Wait until each of the brokers has links to all of its running neighbours."""
         for name in names:
             others = INNERS if name in LEAVES else LEAVES
             peers = {other for other in others if self.processes[other].alive}
             await wait_until_async(partial(self._has_links, name, peers), f"{name} is linked")
 
-    async def _has_links(self, name: str, peers: set[str]) -> bool:
+    def _has_links(self, name: str, peers: set[str]) -> bool:
         return peers <= self.links_of(name)
 
     def links_of(self, name: str) -> set[str]:
-        """Return the peers to which the log of a broker tells of a link that was not lost later."""
+        """Return the peers to which a broker has links, according to its log."""
         links: set[str] = set()
         for event in self.processes[name].log_events():
             if event["event"] == "overlay.link_opened":
@@ -86,16 +86,16 @@ class Figure7:
         return links
 
     def address(self, name: str) -> BrokerAddress:
-        """Return where clients connect."""
+        """Return the address for clients."""
         return BrokerAddress("127.0.0.1", self._ports[name])
 
     def kill(self, *names: str) -> None:
-        """End brokers with -9."""
+        """End brokers with SIGKILL."""
         for name in names:
             self.processes[name].kill()
 
     def freeze(self, name: str) -> None:
-        """Stop a process as a machine that hangs: its sockets stay."""
+        """Stop a process with SIGSTOP, like a machine that hangs: its sockets stay open."""
         self.processes[name].running.send_signal(signal.SIGSTOP)
 
     def thaw(self, name: str) -> None:
@@ -103,18 +103,18 @@ class Figure7:
         self.processes[name].running.send_signal(signal.SIGCONT)
 
     def carried_bytes(self, inner: str) -> int:
-        """Return how much has reached an inner broker from the leaf that publishes."""
+        """Return the bytes passed between the publishing leaf and an inner broker."""
         return sum(self.links["pb", inner].passed_bytes.values())
 
     def errors(self) -> list[object]:
-        """Return what the brokers logged as errors since their last start."""
+        """Return the errors logged by the brokers since their last start."""
         return [error for process in self.processes.values() for error in process.errors()]
 
 
 class Load:
     """A publisher at pb, and a subscriber at each of the other leaves.
 
-    Invariant: from `begin` on all that is confirmed has to reach its subscriber, once and in order.
+    Invariant: each message confirmed after `begin` must reach its subscriber, once and in order.
     """
 
     def __init__(self, tree: Figure7, per_s: int) -> None:
@@ -125,45 +125,34 @@ class Load:
         self._before = 0
 
     async def begin(self) -> None:
-        """Return once each subscriber's start point has passed."""
+        """Start the clients, and wait until messages reach all subscribers."""
         for subscriber in self.subscribers.values():
             subscriber.start()
         for name, subscriber in self.subscribers.items():
             assert await asyncio.to_thread(subscriber.ready.wait, DEADLINE_S), f"{name} does not consume"
         self.publisher.start()
-
-        async def reached() -> bool:
-            return all(subscriber.numbers for subscriber in self.subscribers.values())
-
-        await wait_until_async(reached, "messages reach both subscribers")
+        subscribers = self.subscribers.values()
+        await wait_until_async(lambda: all(one.numbers for one in subscribers), "messages reach both subscribers")
         self._before = len(self.publisher.published_s)
 
     async def confirm(self, count: int) -> None:
-        """Return once this many more messages are confirmed."""
+        """Wait until this many more messages are confirmed."""
         wanted = len(self.publisher.confirmed) + count
-
-        async def confirmed() -> bool:
-            return len(self.publisher.confirmed) >= wanted
-
-        await wait_until_async(confirmed, f"{count} more confirms")
+        await wait_until_async(lambda: len(self.publisher.confirmed) >= wanted, f"{count} more confirms")
 
     def due(self, name: str) -> set[int]:
-        """Return the numbers that are confirmed now and have to reach a subscriber."""
+        """Return the confirmed numbers that must reach a subscriber."""
         parity = list(SUBSCRIBERS).index(name)
         return {number for number in self.publisher.confirmed.copy() if number >= self._before and number % 2 == parity}
 
     async def arrive(self, *names: str) -> None:
-        """Return once what is confirmed now has arrived at subscribers."""
+        """Wait until the messages confirmed by now have arrived at subscribers."""
         for name in names:
-            due, numbers = self.due(name), self.subscribers[name].numbers
-
-            async def arrived(due: set[int] = due, numbers: set[int] = numbers) -> bool:
-                return due <= numbers
-
+            arrived = partial(self.due(name).issubset, self.subscribers[name].numbers)
             await wait_until_async(arrived, f"{name} has everything")
 
     async def end(self) -> None:
-        """Publish no more, and check that everything arrived, in order and once."""
+        """Stop publishing, and check that all messages arrived, in order and once."""
         await asyncio.to_thread(self.publisher.finish)
         await self.arrive(*SUBSCRIBERS)
         for name, subscriber in self.subscribers.items():
@@ -181,7 +170,7 @@ class Load:
 
 @asynccontextmanager
 async def figure7(folder: Path, per_s: int) -> AsyncIterator[tuple[Figure7, Load]]:
-    """Yield the six brokers under load, and check in the end that nothing was lost or repeated."""
+    """Yield the six brokers under load; at the end, check that no message was lost or repeated."""
     tree = Figure7(folder)
     load = Load(tree, per_s)
     async with AsyncExitStack() as stack:

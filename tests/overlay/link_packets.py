@@ -1,4 +1,4 @@
-"""The traffic on the links of an overlay of real brokers: the packets that one of them receives, and bytes."""
+"""The packets that a real broker receives over overlay links, and the bytes that links carried."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.overlay.sites import X, held_by, reached
 
 
 class LinkPackets:
-    """Keeps the packets that the brokers of one process receive, and passes them on one by one.
+    """Records the packets that the brokers of one process receive, and passes them on one by one.
 
     `after` is called after each packet, and after the loss of a link.
     """
@@ -47,7 +47,7 @@ class LinkPackets:
 
     @property
     def patterns(self) -> list[tuple[set[str], set[str]]]:
-        """Return the patterns that each update added and removed, without updates of neither."""
+        """Return the patterns added and removed by each update that has any."""
         changes = [
             ({asked.pattern for asked in update.added}, {asked.pattern for asked in update.removed})
             for update in self.updates
@@ -55,20 +55,20 @@ class LinkPackets:
         return [change for change in changes if any(change)]
 
     def messages(self, own: str) -> int:
-        """Return how many messages one broker of the process has received."""
+        """Return the number of messages that one broker of the process has received."""
         runs = [packet for name, packet in self.packets if name == own and isinstance(packet, StreamRun)]
         return sum(isinstance(element, Data) for run in runs for element in run.elements)
 
 
 def interested(broker: Broker, node: str) -> set[str]:
-    """Return the leaves behind a tree node of which the broker's leaf knows that they want messages of x."""
+    """Return the leaves behind a tree node that want messages of exchange x, as known to the broker's leaf."""
     driver = held_by(broker).driver
     assert driver is not None
     return set(driver.leaf.interest.vector(node, X))
 
 
 async def at_rest(*brokers: Broker) -> dict[tuple[str, str], int]:
-    """Return the bytes that each link has carried, by sender and receiver, once nothing is on its way or waits."""
+    """Wait until nothing is in flight or queued, and return the bytes carried by sender and receiver."""
     sites = [held_by(broker) for broker in brokers]
 
     def counts() -> tuple[dict[tuple[str, str], int], dict[tuple[str, str], int]]:

@@ -1,4 +1,4 @@
-"""Links whose messages arrive when a test says so: one step lets arrive all that is on its way in both directions."""
+"""Links whose messages arrive in steps under a test's control: each step delivers all messages in flight."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.overlay.sites import held_by, reached
 
 
 class LinkSteps:
-    """Holds back what the links of some brokers receive. A round trip takes two steps, however long it would last."""
+    """Holds back the messages that the brokers' links receive. A round trip takes two steps."""
 
     def __init__(self, brokers: Sequence[Broker], monkeypatch: pytest.MonkeyPatch) -> None:
         self._brokers = brokers
@@ -27,7 +27,7 @@ class LinkSteps:
         self._held.append((link, body))
 
     async def step(self) -> None:
-        """Let arrive what is on its way now; what follows from it waits for the next step."""
+        """Deliver the messages in flight; messages sent in response wait for the next step."""
         await reached(self._settled, "rest")
         for broker in self._brokers:
             await broker.idle()
@@ -37,7 +37,7 @@ class LinkSteps:
             OverlayLink.take(link, body)
 
     def end(self) -> None:
-        """Hold nothing back any more."""
+        """Deliver all messages, and hold none back any more."""
         held, self._held = self._held, []
         for link in self._links.values():
             self._monkeypatch.setattr(link, "take", partial(OverlayLink.take, link))
@@ -45,7 +45,7 @@ class LinkSteps:
             link.take(body)
 
     def _settled(self) -> bool:
-        """Return whether every message that was sent is held here, and no broker has anything to do."""
+        """Return whether all sent messages have arrived or are held back, and no broker is busy."""
         waiting = dict.fromkeys(self._links, 0)
         for link, body in self._held:
             waiting[link.own, link.peer] += len(body)

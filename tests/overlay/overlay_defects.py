@@ -1,4 +1,4 @@
-"""Defects that someone might make in the overlay, and the tests that must catch each of them."""
+"""Plausible defects of the overlay, and the tests that must catch each of them."""
 
 from __future__ import annotations
 
@@ -273,21 +273,21 @@ TABLE: Final = r"""
 +                self._carrier.carry(body)
 +                break
 """
-"""Each file with the tests that catch the defects below it: their names, and lines that go (-) and come (+) there."""
+"""Files, each with the tests that catch its defects, and the defects: a name, removed (-) and added (+) lines."""
 
 
 def read(table: str) -> Iterator[Defect]:
-    """Yield the defects of a table. Shapes: the first and the last line of a text may be parts of lines of the file;
-    where nothing comes, whole lines go.
+    """Yield the defects of a table. Shapes: the first and last line of a text may be parts of lines of the file;
+    without added lines, whole lines are removed.
     """
     for group in table.strip().removeprefix("@ ").split("\n@ "):
         head, *defects = group.split("\n# ")
         path, _, tests = head.partition(": ")
         for defect in defects:
             name, *lines = defect.split("\n")
-            gone, come = ([line[1:] for line in lines if line[0] == mark] for mark in "-+")
-            old = "\n".join(gone) + ("" if come else "\n")
-            yield Defect(name, f"broker/{path}", old, "\n".join(come), [f"tests/{test}.py" for test in tests.split()])
+            removed, added = ([line[1:] for line in lines if line[0] == mark] for mark in "-+")
+            old = "\n".join(removed) + ("" if added else "\n")
+            yield Defect(name, f"broker/{path}", old, "\n".join(added), [f"tests/{test}.py" for test in tests.split()])
 
 
 OVERLAY_DEFECTS: Final = tuple(read(TABLE))

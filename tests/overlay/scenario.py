@@ -1,4 +1,4 @@
-"""Random histories of an overlay: bindings, messages and faults, drawn from a seed."""
+"""Random runs of a simulated overlay: bindings, messages and faults, drawn from a seed."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from tests.overlay.faulty_network import FaultyNetwork, FolderCopy, folder_copy,
 SETTLE_MS = 120_000
 WORDS = ("a", "b", "c")
 MOST = 0.9
-"""The share of the messages that have no copies, and of those that are not large."""
+"""The share of messages without copies, and of small messages."""
 SMALL_BYTES, LARGE_BYTES = 100, 1_000
 _UPDATES: Final = [kind.__name__ for kind in get_args(InterestPacket)]
 
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """The extent of a scenario. `may_lose` allows limits and leaves without durable bindings, so that gaps are told."""
+    """The size and faults of a run. `may_lose` adds limits and non-durable bindings, and allows gaps."""
 
     brokers: int = 6
     spaces: int = 1
@@ -39,17 +39,14 @@ class Scenario:
     may_lose: bool = False
     cut_for_good: bool = False
     limited: bool = False
-    """Some brokers take no large messages."""
+    """Some brokers refuse large messages."""
     replaced_folders: int = 0
-    """How often a leaf starts with an older copy of its data folder, or with an empty one."""
+    """How often a leaf restarts with an older copy of its data folder, or an empty one."""
 
 
 @dataclass(slots=True)
 class SimulationOutcome:
-    """The result of a scenario, or of several.
-
-    `updates` are the packets about interest.
-    """
+    """The result of one or more scenarios. `updates` counts the packets about interest."""
 
     published: int = 0
     delivered: int = 0
@@ -102,7 +99,7 @@ def random_scenario(dice: Dice) -> Scenario:
     )
 
 
-class Story:
+class Simulation:
     """One run of a scenario."""
 
     def __init__(self, scenario: Scenario, dice: Dice, topology: SimulatedTree | None = None) -> None:
@@ -127,7 +124,7 @@ class Story:
         self._folders: list[tuple[FaultyLeaf, FolderCopy]] = []
 
     def run(self) -> SimulationOutcome:
-        """Run everything and check it. Raises: Broken."""
+        """Run the scenario and check the guarantees. Raises: Broken."""
         network, scenario, scheduler = self.network, self.scenario, self.network.scheduler
         for link in network.links:
             link.faults = scenario.faults
@@ -152,7 +149,7 @@ class Story:
         return outcome
 
     def _last_round(self) -> None:
-        """Check that in a network that knows everything only what someone wants crosses a link."""
+        """Check that a settled network does not flood."""
         before = self._flooded()
         for _ in range(10):
             self._publish()
@@ -163,11 +160,11 @@ class Story:
 
     @property
     def _may_flood(self) -> bool:
-        """Return whether a broker may not know all: a vector that a link lost is sent once, or it is cut off."""
+        """Return whether a broker may lack knowledge: a lost vector is not repeated, and a link may be cut for good."""
         return bool(self.scenario.faults.drop or self.network.cut_for_good)
 
     def _settle(self) -> None:
-        """End all faults and run until nothing is under way. Raises: Broken if that takes too long."""
+        """End all faults and run until nothing is in flight. Raises: Broken if that takes too long."""
         network, scheduler = self.network, self.network.scheduler
         for link in network.links:
             link.faults = NO_FAULTS

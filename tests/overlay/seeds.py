@@ -6,16 +6,16 @@ import sys
 from collections.abc import Iterable
 from random import Random
 
-from tests.overlay.scenario import SimulationOutcome, Story, random_scenario
+from tests.overlay.scenario import Simulation, SimulationOutcome, random_scenario
 
 
 def simulate(seeds: Iterable[int]) -> SimulationOutcome:
-    """Run the scenarios of some seeds. The error of one that fails tells its seed."""
+    """Run the scenarios of the seeds. An exception gets a note with the seed that failed."""
     total = SimulationOutcome()
     for seed in seeds:
         dice = Random(seed)
         try:
-            total.add(Story(random_scenario(dice), dice).run())
+            total.add(Simulation(random_scenario(dice), dice).run())
         except Exception as error:
             error.add_note(f"seed {seed}")
             raise
@@ -23,13 +23,13 @@ def simulate(seeds: Iterable[int]) -> SimulationOutcome:
 
 
 def main(first: int, last: int) -> None:
-    """Run the seeds from `first` up to, not including, `last`, and print what failed and all outcomes together."""
+    """Run the seeds from `first` up to but not including `last`; print the failures and the total outcome."""
     total = SimulationOutcome()
     failed = 0
     for seed in range(first, last):
         try:
             total.add(simulate([seed]))
-        except Exception as error:  # noqa: BLE001 - any failure of a seed is a finding; the others go on
+        except Exception as error:  # noqa: BLE001 - a failed seed must not stop the others
             failed += 1
             print(f"{type(error).__name__} {error} {error.__notes__}", flush=True)
     print(f"seeds {first} to {last - 1}, {failed} failed", *total.lines(), sep="\n  ", flush=True)

@@ -1,10 +1,10 @@
-"""Sites of an overlay: real brokers in the test's loop, linked over sockets or within one process."""
+"""Sites of an overlay: real brokers in the test's event loop, linked over sockets or within one process."""
 
 from __future__ import annotations
 
 import secrets
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,12 @@ from tests.deadline import wait_until_async
 from tests.in_process import timed_broker
 
 Neighbour = tuple[str, str, int]
-"""A node, a broker of it, and the port where it listens, 0 if it dials or is in the same process."""
+"""A node, its broker, and the broker's port, or 0 if it dials or is in the same process."""
 X = Space("/", "x")
 
 
 class Site:
-    """One broker process: its logical brokers, and where it listens."""
+    """The settings of one broker process with logical brokers."""
 
     def __init__(self, port: int, *nodes: dict[str, Any], **overlay: Any) -> None:
         self.port = port
@@ -29,15 +29,15 @@ class Site:
         self.overlay = {"exchanges": ["x*"], **overlay}
 
     def broker(self, folder: Path, **sections: Any) -> Broker:
-        """Return the broker, which does not run yet."""
+        """Return the broker, not started."""
         sections = {"server": {"port": self.port}, "overlay": {**self.overlay, "node": self.nodes}, **sections}
         return timed_broker(folder, **sections)
 
 
 def free_port() -> int:
-    """Return a port of loopback that no one listens on, from below those that the system gives to clients."""
+    """Return an unused loopback port below the system's ephemeral ports."""
     while True:
-        port = 20_000 + secrets.randbelow(12_000)  # whatever a test seeds `random` with
+        port = 20_000 + secrets.randbelow(12_000)  # independent of a test's seed of `random`
         with socket.socket() as probe:
             try:
                 probe.bind(("127.0.0.1", port))
@@ -64,7 +64,7 @@ def overlay(
 
 
 def pair(*, one_way: bool = False, **settings: Any) -> tuple[Site, Site]:
-    """Return two leaves that are neighbours; the first one dials."""
+    """Return two neighbouring leaves, of which the first dials."""
     first, second = free_port(), free_port()
     to_b, to_a = (["site-b"], ["site-a"]) if one_way else ((), ())
     return (
@@ -75,7 +75,7 @@ def pair(*, one_way: bool = False, **settings: Any) -> tuple[Site, Site]:
 
 @asynccontextmanager
 async def sites(tmp_path: Path, chain: Sequence[Site], **sections: Any) -> AsyncIterator[list[Broker]]:
-    """Yield running brokers, whose folders are numbered."""
+    """Yield the running brokers of the sites."""
     async with AsyncExitStack() as stack:
         yield [
             await stack.enter_async_context(site.broker(tmp_path / str(number), **sections))
@@ -84,7 +84,7 @@ async def sites(tmp_path: Path, chain: Sequence[Site], **sections: Any) -> Async
 
 
 async def declared(*channels: Any, kind: str = "topic") -> Any:
-    """Declare the exchange x at each site and return that of the first."""
+    """Declare the exchange x at each site; return the first site's."""
     first, *_ = [await channel.declare_exchange("x", kind, durable=True) for channel in channels]
     return first
 
@@ -97,9 +97,9 @@ def held_by(broker: Broker) -> HeldBrokers:
 
 
 def wanted(broker: Broker, node: str, exchange: str = "x") -> list[str] | None:
-    """Return what a neighbour node wants of an exchange, None until messages are matched against all that is known.
+    """Return the patterns that a neighbour node wants of an exchange, or None while the leaf uses an outdated vector.
 
-    A leaf takes another vector for the next message a little after it has heard of a binding; from then on it counts.
+    A leaf updates the vector of its next message shortly after it learns of a binding.
     """
     driver = held_by(broker).driver
     assert driver is not None
@@ -111,18 +111,5 @@ def wanted(broker: Broker, node: str, exchange: str = "x") -> list[str] | None:
 
 
 async def reached(condition: Callable[[], object], what: str) -> None:
-    """Return once a condition holds. Raises: AssertionError after a deadline."""
-
-    async def holds() -> bool:
-        return bool(condition())
-
-    await wait_until_async(holds, what)
-
-
-async def eventually(condition: Callable[[], Awaitable[object]], what: str) -> None:
-    """Return once an awaited condition holds. Raises: AssertionError after a deadline."""
-
-    async def holds() -> bool:
-        return bool(await condition())
-
-    await wait_until_async(holds, what)
+    """Wait until a condition, possibly asynchronous, holds. Raises: AssertionError after a deadline."""
+    await wait_until_async(condition, what)

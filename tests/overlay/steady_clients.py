@@ -1,8 +1,7 @@
-"""Clients that continue whatever happens to their broker: a publisher with a steady rate, and subscribers that keep
-count.
+"""Clients that reconnect when their broker is killed: a publisher with a steady rate, and subscribers.
 
-Each runs in a thread of its own on a raw socket, and connects again when its broker was killed. They read and write
-messages without pamqp, so that they cost little beside six brokers.
+Each runs in its own thread on a raw socket. They encode and decode messages without pamqp, which saves CPU time for the
+six brokers.
 """
 
 from __future__ import annotations
@@ -24,23 +23,20 @@ from tests.deadline import DEADLINE_S, PAUSE_S
 from tests.raw_client import PeerGone, RawClient, Received, publish_frames
 
 EXCHANGE: Final = "orders"
-STEP_S: Final = 0.005  # between two slices of the publisher
+STEP_S: Final = 0.005  # between two bursts of the publisher
 PREFETCH: Final = 200
 PERSISTENT: Final = commands.Basic.Properties(delivery_mode=2)
 BODY_BYTES: Final = 100
 KEYS: Final = 14
 READ_BYTES: Final = 1 << 16
-HEAD: Final = struct.Struct(">BHI")  # type, channel, size of the payload; an octet follows the payload
+HEAD: Final = struct.Struct(">BHI")  # type, channel, payload size; the payload and an end octet follow
 METHOD: Final = struct.Struct(">HH")
 DELIVER: Final = (60, 60)
 TAG: Final = struct.Struct(">Q?")  # after the consumer tag: delivery tag, redelivered
 
 
 class SteadyClient(threading.Thread):
-    """Holds a conversation, and begins a new one when the connection breaks.
-
-    Invariant: anything else that goes wrong is raised by `stop`.
-    """
+    """A client thread that reconnects when its connection breaks; `hang_up` raises any other exception."""
 
     def __init__(self, address: Callable[[], BrokerAddress]) -> None:
         super().__init__(daemon=True)
@@ -51,13 +47,13 @@ class SteadyClient(threading.Thread):
         self._fault: BaseException | None = None
 
     def run(self) -> None:
-        """Talk until told to stop."""
+        """Connect and run `talk` until `ends` is set."""
         try:
             while not self.ends.is_set():
                 with suppress(PeerGone, OSError):
                     self._connect()
                 self.ends.wait(PAUSE_S)
-        except BaseException as fault:  # noqa: BLE001 - raised by `stop`
+        except BaseException as fault:  # noqa: BLE001 - raised by `hang_up`
             self._fault = fault
 
     def _connect(self) -> None:
@@ -73,10 +69,10 @@ class SteadyClient(threading.Thread):
 
     @abstractmethod
     def talk(self, client: RawClient) -> None:
-        """Talk on an open channel until `ends` is set. Raises: PeerGone, OSError."""
+        """Work on an open channel until `ends` is set. Raises: PeerGone, OSError."""
 
     def hang_up(self) -> None:
-        """End at once, and raise what went wrong."""
+        """End at once, and raise the exception that ended the thread."""
         self.ends.set()
         if self._client is not None:
             with suppress(OSError):
@@ -89,9 +85,9 @@ class SteadyClient(threading.Thread):
 
 
 class SteadyPublisher(SteadyClient):
-    """Publishes rising numbers at a rate; no number is published twice. Even ones have keys eu.*, odd ones us.*.
+    """Publishes increasing numbers at a rate, none twice; even ones with keys eu.*, odd ones with us.*.
 
-    Units: `published_s` has the time of each number.
+    Units: ``published_s`` contains the time of each number.
     """
 
     def __init__(self, address: Callable[[], BrokerAddress], per_s: int) -> None:
@@ -99,12 +95,12 @@ class SteadyPublisher(SteadyClient):
         self._per_s = per_s
         self.published_s: list[float] = []
         self.confirmed: set[int] = set()
-        self._first = 0  # the number with tag 1
-        self._upto = 0  # the highest tag that was confirmed with all before it
+        self._first = 0  # the number published with delivery tag 1
+        self._upto = 0  # the last tag confirmed with `multiple`
         self._stops = threading.Event()
 
     def talk(self, client: RawClient) -> None:
-        """Publish what is due, and read confirms."""
+        """Publish at the rate, and read confirms."""
         client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
         self._first, self._upto = len(self.published_s), 0
         before = len(self.confirmed)
@@ -119,12 +115,12 @@ class SteadyPublisher(SteadyClient):
                 self._publish(client, range(len(self.published_s), due))
             self.ends.wait(STEP_S)
             while client.readable(0):
-                self._heard(client.next())
+                self._confirmed_by(client.next())
 
     def finish(self) -> None:
-        """Publish no more, and return when all that was published is confirmed, or lost with a connection."""
+        """Stop publishing, and wait until the messages of the current connection are confirmed."""
         self._stops.set()
-        assert self.ends.wait(DEADLINE_S), "the publisher waits for confirms"
+        assert self.ends.wait(DEADLINE_S), "confirms are missing"
         self.hang_up()
 
     def _publish(self, client: RawClient, numbers: range) -> None:
@@ -132,7 +128,7 @@ class SteadyPublisher(SteadyClient):
         self.published_s += [time.monotonic()] * len(numbers)
         client.send(*pieces)
 
-    def _heard(self, received: Received) -> None:
+    def _confirmed_by(self, received: Received) -> None:
         ack = received.value
         assert isinstance(ack, commands.Basic.Ack), ack
         tag = ack.delivery_tag or 0
@@ -143,7 +139,7 @@ class SteadyPublisher(SteadyClient):
 
 
 def _front(key: str) -> bytes:
-    """Return what comes before the body in the frames of a message."""
+    """Return the bytes before the body in the frames of a message."""
     whole = publish_frames(1, EXCHANGE, key, bytes(BODY_BYTES), properties=PERSISTENT)
     return whole[: -BODY_BYTES - 1]
 
@@ -181,7 +177,7 @@ class SteadySubscriber(SteadyClient):
         self.ready.set()
         unread = client.take_unread()
         while True:
-            unread, tag = self._take(unread)
+            unread, tag = self._read(unread)
             if tag:
                 client.method(1, commands.Basic.Ack(tag, multiple=True))
             data = client.socket.recv(READ_BYTES)
@@ -189,8 +185,8 @@ class SteadySubscriber(SteadyClient):
                 raise PeerGone("end of file")
             unread += data
 
-    def _take(self, unread: bytes) -> tuple[bytes, int]:
-        """Take whole deliveries, each of three frames; return the rest, and the last delivery tag or 0."""
+    def _read(self, unread: bytes) -> tuple[bytes, int]:
+        """Record the complete deliveries, of three frames each; return the rest, and the last delivery tag or 0."""
         at = tag = 0
         at_s = time.monotonic()
         while True:
@@ -210,11 +206,11 @@ class SteadySubscriber(SteadyClient):
             at = end
 
     def first_arrivals(self) -> list[int]:
-        """Return the numbers in the order in which each came first."""
+        """Return the distinct numbers in order of first arrival."""
         return list(dict.fromkeys(arrival.number for arrival in self.arrivals))
 
     def repeated(self) -> list[int]:
-        """Return the numbers that came once more without being marked as redelivered."""
+        """Return the numbers that arrived again without the redelivered flag."""
         seen: set[int] = set()
         found: list[int] = []
         for arrival in self.arrivals:

@@ -1,4 +1,4 @@
-"""A fresh clone of the project, in which a reader installs it as the pages say, with what this environment has."""
+"""A clone of the project and a shell environment in which the pages' installation commands need no network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.broker_process import PROJECT
 
 __all__ = ["clone", "environment_of", "files"]
 
-# `python3 -m venv` of a page makes an environment that has the packages of this one, so that pip need not load them.
+# `python3 -m venv` of a page also adds this environment's packages, so that pip downloads nothing.
 PYTHON3 = """\
 #!/bin/sh
 {python} "$@" || exit
@@ -37,7 +37,7 @@ def files() -> list[str]:
 
 
 def clone(folder: Path) -> Path:
-    """Copy these files into a folder and return it."""
+    """Copy these files into a folder, and return it."""
     for name in files():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy2(PROJECT / name, folder / name)
@@ -45,13 +45,13 @@ def clone(folder: Path) -> Path:
 
 
 def environment_of(folder: Path, tools: Path) -> dict[str, str]:
-    """Return what a shell in the clone has beside its own: a `python3` and a pip that need no network."""
+    """Return the variables with which a shell in the clone has a `python3` and a pip that need no network."""
     shim = tools / "python3"
     packages = shlex.quote(site.getsitepackages()[0])
     shim.write_text(PYTHON3.format(python=shlex.quote(sys.executable), packages=packages))
     shim.chmod(0o755)
     return {
         "PATH": f"{folder / '.venv' / 'bin'}:{tools}:{os.environ['PATH']}",
-        "SLOTMQ_COMPILE": "0",  # tools/packages compiles
-        **({"PIP_NO_BUILD_ISOLATION": "0"} if find_spec("hatchling") else {}),  # 0: without
+        "SLOTMQ_COMPILE": "0",  # compiling is tested by tools/packages
+        **({"PIP_NO_BUILD_ISOLATION": "0"} if find_spec("hatchling") else {}),  # "0" means no isolation
     }

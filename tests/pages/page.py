@@ -1,4 +1,4 @@
-"""The code blocks of a Markdown page, and the commands of a console block with the output that the page shows."""
+"""The code blocks of a Markdown page, and the commands of console blocks with the expected output."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ ANYTHING = "..."
 class Block:
     """One fenced block.
 
-    `not_run` is the reason in the comment before the block, empty if it runs. `varies` says that its output is not
-    compared, `spark` that it runs with Spark only.
+    `not_run` is the reason from the comment before the block, or empty if it runs. With `varies`, the output is not
+    compared; with `spark`, the block needs Spark.
     """
 
     language: str
@@ -36,7 +36,7 @@ class Block:
 
 @dataclass
 class Command:
-    """One command of a console block, and the lines that the page shows below it."""
+    """One command of a console block with the output that the page shows."""
 
     text: str
     shown: list[str] = field(default_factory=list)
@@ -71,9 +71,9 @@ def blocks(page: Path) -> Iterator[Block]:
 def commands(block: Block) -> list[Command]:
     """Return the commands of a console block; a line that ends in a backslash or an open quote continues."""
     found: list[Command] = []
-    going_on = False
+    continues = False
     for line in block.text.splitlines():
-        if going_on:
+        if continues:
             found[-1].text += f"\n{line}"
         elif line.startswith("$ "):
             found.append(Command(line[2:]))
@@ -81,7 +81,7 @@ def commands(block: Block) -> list[Command]:
             if line.strip():
                 found[-1].shown.append(line)
             continue
-        going_on = not _is_whole(found[-1].text)
+        continues = not _is_whole(found[-1].text)
     return found
 
 

@@ -1,4 +1,4 @@
-"""One page's blocks, run in order in a folder of their own, with a broker that listens where the page says."""
+"""Runs the blocks of one page in order, in their own folder, with a broker on the ports that the page names."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ JOB = re.compile(r"(?:\S*/)?slotmq (?P<words>pipeline .+)", re.DOTALL)
 RELATIVE = re.compile(
     r"""((?:"(?:path|slots|checkpointLocation|badRecords)", |\b(?:start|load|parquet|Path)\(|\(path )["'])(?=\w)"""
 )
-"""Before a path of a Spark block: its processes began in another folder than the page's."""
+"""The code before a relative path in a Spark block; Spark's processes run in another folder."""
 SERVE = re.compile(r"^(?:\w+=\S+ +)*(?:\S*/)?slotmq serve\b")
-STEERING = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
+ESCAPES = re.compile(r"\x1b\[[\d;?]*[A-Za-z]")
 HOME = "/home/me"
 
 
 def free_host() -> str:
-    """Return a loopback address on which the ports of a broker are free, so that a page's own ports can be used."""
+    """Return a loopback address on which all ports of a page's broker are free."""
     while True:
         host = f"127.{random.randint(1, 254)}.{random.randint(1, 254)}.{random.randint(1, 254)}"
         with contextlib.suppress(OSError), contextlib.ExitStack() as stack:
@@ -59,12 +59,12 @@ def free_host() -> str:
 
 
 def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
-    """Run pytest in a folder that knows nothing of this project."""
+    """Run pytest in a folder without this project's configuration."""
     (folder / "pytest.ini").write_text(
         "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\nfilterwarnings = error\n"
     )
     command = [sys.executable, "-X", "dev", "-m", "pytest", "-p", "no:randomly", "-p", "no:cacheprovider"]
-    environment = {**os.environ, "SLOTMQ_SERVER__HOST": "256.0.0.1"}  # no broker of a test reads it
+    environment = {**os.environ, "SLOTMQ_SERVER__HOST": "256.0.0.1"}  # the brokers of tests ignore it
     return subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
     )
@@ -73,8 +73,8 @@ def run_pytest(folder: Path) -> subprocess.CompletedProcess[str]:
 class PageRun:
     """The folder, the broker and the Python names of one page.
 
-    In a clone the page's own commands install the broker. With Spark its jobs run within this process, which has a
-    session already.
+    In a clone, the page's commands install the broker. With Spark, jobs run in this process, which already has a Spark
+    session.
     """
 
     def __init__(self, folder: Path, *, in_clone: bool = False, spark: bool = False) -> None:
@@ -105,7 +105,7 @@ class PageRun:
             (folder / ".venv" / "bin").symlink_to(scripts)
 
     def run(self, page: Path) -> int:
-        """Run every block of the page that says nothing else, and return how many there were."""
+        """Run the blocks of the page, and return how many ran."""
         runnable = [block for block in blocks(page) if block.language in ("console", "python") and not block.not_run]
         chosen = [block for block in runnable if self.spark or not block.spark]
         for block in chosen:
@@ -126,7 +126,7 @@ class PageRun:
         return len(chosen)
 
     def broker_package(self) -> str:
-        """Return the folder of the package that the commands use."""
+        """Return the file of the `broker` package that the page's commands import."""
         return self._in_terminal("cd /; python -c 'import broker; print(broker.__file__)'")[1][0]
 
     def close(self) -> None:
@@ -159,13 +159,13 @@ class PageRun:
             self._need_broker()
         if text.startswith("curl ") and shutil.which("curl") is None:
             pytest.skip("curl is not installed")
-        code, printed_lines = self._in_terminal(text) if job is None else self._here_and_now(job["words"])
+        code, printed_lines = self._in_terminal(text) if job is None else self._in_process(job["words"])
         told = f"{where}: $ {command.text}\nexit code {code}\n" + "\n".join(printed_lines)
         assert (code != 0) == command.may_fail, told
         assert varies or not command.shown or same_output(command.shown, printed_lines), told
 
     def _in_terminal(self, text: str) -> tuple[int, list[str]]:
-        """Return exit code and lines of a shell command whose output is a terminal."""
+        """Run a shell command with a terminal as output; return its exit code and lines."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, 250, 0, 0))
         with subprocess.Popen(
@@ -174,16 +174,16 @@ class PageRun:
         ) as process:  # fmt: skip
             os.close(theirs)
             printed = bytearray()
-            with contextlib.suppress(OSError):  # how a terminal ends on Linux
+            with contextlib.suppress(OSError):  # EIO, the end of a terminal's output on Linux
                 while chunk := os.read(ours, 65536):
                     printed += chunk
             os.close(ours)
             code = process.wait(DEADLINE_S)
-        lines = STEERING.sub("", printed.decode()).replace("\r\n", "\n").split("\n")
+        lines = ESCAPES.sub("", printed.decode()).replace("\r\n", "\n").split("\n")
         return code, [self._there(line.rpartition("\r")[2]) for line in lines if line.strip("\r ")]
 
-    def _here_and_now(self, text: str) -> tuple[int, list[str]]:
-        """Return exit code, lines and error of a job that runs within this process."""
+    def _in_process(self, text: str) -> tuple[int, list[str]]:
+        """Run a slotmq command in this process; return its exit code, and the lines of output and errors."""
         out, err = io.StringIO(), io.StringIO()
         with contextlib.chdir(self.folder), contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
             code = main(shlex.split(text, comments=True))
@@ -192,7 +192,7 @@ class PageRun:
         return code, [self._there(line) for line in lines]
 
     def _serve(self, text: str) -> str:
-        """Start a broker by a command of the page and return its ready line."""
+        """Start a broker with a command of the page, and return its ready line."""
         out, log = self.folder / "serve.out", self.folder / "serve.log"
         with out.open("wb") as to, log.open("wb") as log_to:
             self.broker = subprocess.Popen(

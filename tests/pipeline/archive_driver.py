@@ -1,11 +1,11 @@
-"""An archive in a separate process, to be killed: `python -m tests.pipeline.archive_driver STORE LAKE POINT BATCH`.
+"""An archive in a process that kills itself: `python -m tests.pipeline.archive_driver STORE LAKE POINT BATCH`.
 
-The process dies with its JVM at one point of the batch of the given number:
+The process and its JVM are killed at a point of the numbered batch:
 
     task        a task is about to copy its slots
-    files       the tasks are done, the log has no entry
+    files       the tasks have ended, the log has no entry
     entry       the entry is in the log, the slots are not released
-    follow      at no point: it follows until another process ends it
+    follow      never: it follows until another process kills it
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def kill_all(pids: tuple[int, ...]) -> None:
 
 
 class DyingTarget(LakeTarget):
-    """Die in the task that copies a slot."""
+    """Kills the processes in the task that copies the slot of a seal."""
 
     seal: int
     pids: tuple[int, ...]
 
     @classmethod
     def of(cls, target: LakeTarget, seal: int, pids: tuple[int, ...]) -> DyingTarget:
-        """Return a target that dies over the slot of a seal."""
+        """Return a target that kills the processes at the slot of a seal."""
         made = cls(**{each.name: getattr(target, each.name) for each in fields(target)})
         vars(made).update(seal=seal, pids=pids)
         return made
@@ -54,7 +54,7 @@ class DyingTarget(LakeTarget):
 
 
 def die_at(point: str, batch: int, pids: tuple[int, ...]) -> None:
-    """Let archives of this process die at a point of a batch, each of which is one slot."""
+    """Patch ArchiveRun to kill the processes at a point of a batch; each batch is one slot."""
     make_target, commit = ArchiveRun.target, ArchiveRun.commit
 
     def dying_target(run: ArchiveRun, url: str | None) -> LakeTarget:
@@ -72,7 +72,7 @@ def die_at(point: str, batch: int, pids: tuple[int, ...]) -> None:
 
 
 def main(store: str, lake: str, point: str, batch: int, where: str = "cold") -> None:
-    """Archive, one slot per batch, on a JVM that dies too or on the user's server, which does not."""
+    """Archive one slot per batch, "cold" on a JVM that is killed too, "warm" on the user's Spark server."""
     spark, pids = _warm() if where == "warm" else _cold()
     follow = point == "follow"
     if not follow:

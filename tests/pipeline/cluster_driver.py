@@ -1,4 +1,4 @@
-"""A driver in a separate process: archives data folders into lakes one after the other, and prints its resource use.
+"""A driver process that archives data folders into lakes, one after the other, and prints its resource use.
 
 python cluster_driver.py MASTER DATA LAKE [DATA LAKE ...]
 """
@@ -24,7 +24,7 @@ CONF: Final = {
     "spark.executor.memory": "512m",
     "spark.driver.extraJavaOptions": JAVA,
     "spark.executor.extraJavaOptions": JAVA,
-    "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # no task before the executors of both workers have started
+    "spark.scheduler.minRegisteredResourcesRatio": "1.0",  # start no task before both executors
     "spark.scheduler.maxRegisteredResourcesWaitingTime": "60s",
     "spark.sql.shuffle.partitions": "2",
 }
@@ -42,7 +42,7 @@ def main(master: str, *places: str) -> None:
 
 
 def figures(spark: SparkSession) -> dict[str, Any]:
-    """Return the memory of the driver, that of its JVM after a collection, and the number of tasks of each executor."""
+    """Return the driver's memory, its JVM's heap after a collection, and each executor's number of tasks."""
     context: Any = spark.sparkContext
     runtime = context._jvm.java.lang.Runtime.getRuntime()
     runtime.gc()

@@ -1,4 +1,4 @@
-"""The one Spark session of all tests here: it costs ten CPU seconds and most of a gigabyte."""
+"""A Spark session that all tests here share: it costs ten CPU seconds and most of a gigabyte."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["pytest_make_collect_report"]
 
 HERE = Path(__file__).parent
-TIMEOUT_S = 240  # for a test that may be the first, and so starts the session
+TIMEOUT_S = 240  # of any test, because the first one starts the session
 
 TEST_CONF = {
     "spark.driver.memory": "1g",
@@ -27,7 +27,7 @@ TEST_CONF = {
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give each test here the time that the start of a session may take."""
+    """Give each test a timeout that includes the start of the session."""
     for item in items:
         if HERE in item.path.parents and item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(TIMEOUT_S))

@@ -1,4 +1,4 @@
-"""Archive as the command does, with the tasks in this process instead of Spark."""
+"""Archives as the command does, but runs the tasks in this process instead of Spark."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ URLS = ("http://", "https://")
 def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "", **choice: bool) -> dict[str, Any]:
     """Archive a data folder or a URL, and return the summary and the output.
 
-    Shapes: with `stop_at` "files" or "entry" the archive ends like a killed one after its tasks copied a batch, or
-    after its commit.
+    Shapes: with `stop_at` "files", the archive ends as if killed after its tasks copied a batch, with "entry" after
+    the batch was committed.
     """
     where = {"url" if place.startswith(URLS) else "path": place}
     catalog = open_catalog(**where)
@@ -45,7 +45,7 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
 
 
 class Killed(Exception):
-    """End the archive as a kill would."""
+    """Ends the archive as a kill would."""
 
 
 class StoppingRun(ArchiveRun):

@@ -1,4 +1,4 @@
-"""Covering decided by matching keys: the reference for the covering test."""
+"""A reference for covering of topic patterns that matches sample keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FRESH = "\0fresh"  # a word that occurs in no pattern
 
 
 def samples(narrower: Sequence[str], longest: int) -> list[tuple[str, ...]]:
-    """Return keys that the pattern matches: fresh words for wildcards, up to `longest` of them for each `#`.
+    """Return keys that match the pattern: its wildcards become fresh words, each `#` up to `longest` of them.
 
     Every pattern of fewer than `longest` words that matches all of these keys covers the narrower pattern. Proof: a
     pattern that does not cover the narrower one fails to match some key of it. It also fails to match that key with

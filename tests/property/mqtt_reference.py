@@ -1,4 +1,4 @@
-"""The meaning of an MQTT topic filter, by the specification: the reference for the dialect."""
+"""A reference for the MQTT topic dialect, written from the specification."""
 
 
 def mqtt_matches(topic_filter: str, topic: str) -> bool:

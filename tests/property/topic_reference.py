@@ -1,4 +1,4 @@
-"""The meaning of a topic pattern in few lines, as the reference for every engine."""
+"""A short reference for topic matching, with which all engines are compared."""
 
 from __future__ import annotations
 

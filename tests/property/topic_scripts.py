@@ -1,4 +1,4 @@
-"""Changes and lookups of topic patterns in both dialects, with the results of the reference."""
+"""Random changes and lookups of topic patterns in both dialects, with the reference's results."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = (6, 10, 150, 8, 4)
 
 @dataclass(frozen=True)
 class Step:
-    """Adding or removing a pattern, or a routing key that must match exactly these patterns."""
+    """The addition or removal of a pattern, or a lookup of a key that must match exactly the patterns `found`."""
 
     verb: str
     pattern: Pattern
@@ -27,9 +27,9 @@ class Step:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The words of each level, the share of wildcards, and the sizes of a script.
+    """The words of each level, the probabilities of wildcards, and the sizes of a script.
 
-    The number of patterns follows the sizes, with one lookup per `per_match` changes.
+    The number of patterns moves from size to size, with one lookup per `per_match` changes.
     """
 
     levels: tuple[Sequence[str], ...]
@@ -41,9 +41,9 @@ class Vocabulary:
 
 
 VOCABULARIES = {
-    # few words, and many patterns of each: empty ones, and words that are wildcards in one of the dialects
+    # few words, each in many patterns; some are empty or look like wildcards
     "narrow": Vocabulary((("a", "b", "", "$x", "a#", "c"),) * 5, 0, 0.25, 0.15, sizes=(300, 30, 200), per_match=4),
-    # words that few patterns share, as in practice: many at the third level, and few wildcards
+    # many words, each in few patterns, and few wildcards, as in practice
     "wide": Vocabulary(
         tuple(tuple(f"{level}{word}" for word in range(size)) for level, size in zip("pqrst", SIZES, strict=True)),
         3, 0.15, 0.03, sizes=(1000, 50, 300), per_match=20,
@@ -53,17 +53,17 @@ VOCABULARIES = {
 
 @dataclass
 class Author:
-    """Writes a script: the present patterns, the earlier ones, and the random source."""
+    """Generates a script; `bound` are the present patterns, `removed` the earlier ones."""
 
     dialect: TopicDialect
     vocabulary: Vocabulary
     source: random.Random
     steps: list[Step] = field(default_factory=list)
     bound: dict[str, Pattern] = field(default_factory=dict)
-    gone: list[Pattern] = field(default_factory=list)
+    removed: list[Pattern] = field(default_factory=list)
 
     def words(self) -> list[str]:
-        """Return words for some of the levels."""
+        """Return random words of the first levels."""
         vocabulary = self.vocabulary
         length = self.source.randint(vocabulary.shortest, len(vocabulary.levels))
         if self.dialect is MQTT:
@@ -90,7 +90,7 @@ class Author:
                     return pattern
 
     def key(self) -> str:
-        """Return a routing key: made to match a present pattern, to miss it narrowly, or at random."""
+        """Return a routing key that matches a present pattern, almost matches one, or is random."""
         separator = SEPARATORS[self.dialect.name]
         if not self.bound or self.source.random() < 0.2:
             words = self.words()
@@ -112,16 +112,17 @@ class Author:
 
     def add(self) -> None:
         """Add a pattern, often one that was present before."""
-        pattern = self.source.choice(self.gone) if self.gone and self.source.random() < 0.4 else self.new_pattern()
+        again = self.removed and self.source.random() < 0.4
+        pattern = self.source.choice(self.removed) if again else self.new_pattern()
         if pattern.text not in self.bound:
             self.bound[pattern.text] = pattern
             self.steps.append(Step("add", pattern))
 
     def remove(self) -> None:
-        """Remove any pattern."""
+        """Remove a random pattern."""
         if self.bound:
             pattern = self.bound.pop(self.source.choice(list(self.bound)))
-            self.gone.append(pattern)
+            self.removed.append(pattern)
             self.steps.append(Step("remove", pattern))
 
     def match(self) -> None:

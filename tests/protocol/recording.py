@@ -1,6 +1,6 @@
-"""A client of the pure connection machine, and sessions that record every call: bytes in, bytes and events out.
+"""A client that drives a Connection without a socket, and sessions that record every call.
 
-Output of the broker is read with pamqp, and its input is encoded here: neither uses the broker's own codec.
+The broker's output is decoded with pamqp and its input encoded here, neither with the broker's own codec.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def header_payload(body_bytes: int, **properties: Any) -> bytes:
 
 
 def publish_frames(channel: int, text: bytes, *, pieces: int = 1, **properties: Any) -> bytes:
-    """Return the frames of a publish to exchange `x` with key `k`, with its body in this many frames."""
+    """Return the frames of a publish to exchange `x` with key `k`; `pieces` is the number of body frames."""
     size = -(-len(text) // pieces) or 1
     bodies = [raw_frame(FRAME_BODY, channel, text[at : at + size]) for at in range(0, len(text), size)]
     return b"".join(
@@ -55,7 +55,7 @@ def publish_frames(channel: int, text: bytes, *, pieces: int = 1, **properties: 
 
 
 class RecordingChannelSession:
-    """Records the calls for its channel, and raises the exceptions that the test sets."""
+    """Records the calls of its channel, and raises the exceptions set by the test."""
 
     def __init__(self, owner: RecordingSession, channel: Channel) -> None:
         self.owner = owner
@@ -66,7 +66,7 @@ class RecordingChannelSession:
         self.owner.raise_for(method.name)
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Accept none of the publishes, so that each one is passed individually."""
+        """Accept no publish, so that each is passed to `publish`."""
         return start
 
     def publish(self, payload: bytes, header: bytes, body: bytes) -> None:
@@ -83,7 +83,7 @@ class RecordingChannelSession:
 
 
 class RecordingSession:
-    """Admits guest to the virtual host `/`, records every call, and raises the exceptions that the test sets."""
+    """Admits guest to the virtual host `/`, records every call, and raises the exceptions set by the test."""
 
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
@@ -124,7 +124,7 @@ class RecordingSession:
 
 
 class Peer:
-    """A client that holds the connection machine."""
+    """A client that drives a Connection."""
 
     def __init__(self, limits: ConnectionLimits | None = None) -> None:
         self.taker = CountingTaker()
@@ -157,7 +157,7 @@ class Peer:
         return list(read_frames(b"".join(self.connection.take_output())))
 
     def log_in(self, *, until: str = "running", frame_max: int = 131072, channel_max: int = 2047) -> Peer:
-        """Do the handshake up to a state, and drop the answers."""
+        """Do the handshake up to a state, and discard the answers."""
         steps: list[tuple[str, bytes | base.Frame]] = [
             ("starting", PROTOCOL_HEADER),
             ("tuning", commands.Connection.StartOk({"capabilities": CAPABILITIES}, "PLAIN", "\0guest\0guest")),
@@ -171,14 +171,14 @@ class Peer:
         return self
 
     def open_channel(self, number: int = 1) -> Peer:
-        """Open a channel, and drop the answer."""
+        """Open a channel, and discard the answer."""
         answers = self.say(commands.Channel.Open(), channel=number)
         assert [type(answer) for _, answer in answers] == [commands.Channel.OpenOk]
         return self
 
 
 def read_frames(octets: bytes) -> Iterable[tuple[int, Any]]:
-    """Yield the contents of complete frames, and check that nothing else is there."""
+    """Yield the contents of the frames, which must be complete."""
     if octets.startswith(b"AMQP"):
         yield 0, octets
         return
@@ -196,7 +196,7 @@ def read_frames(octets: bytes) -> Iterable[tuple[int, Any]]:
 
 
 def closes(answers: list[tuple[int, Any]]) -> list[tuple[int, int, str]]:
-    """Return the close methods among the answers as channel, code and text; channel 0 is the connection."""
+    """Return the close methods among the answers as channel, code and text; connection.close has channel 0."""
     kinds = (commands.Connection.Close, commands.Channel.Close)
     return [
         (number, answer.reply_code or 0, answer.reply_text) for number, answer in answers if isinstance(answer, kinds)

@@ -1,7 +1,7 @@
-"""One of everything that a data folder can hold, and how a test finds it again.
+"""Objects and messages of every kind that a data folder can contain, and a listing of them.
 
-Time passes between the recording of a folder and a test that opens it. A message that expires or becomes due is
-therefore searched both in the queue that it was published to and in its target queue.
+Time passes between the recording of a folder and the test that opens it. A message that expires or becomes due is
+therefore counted both in the queue to which it was published and in its target queue.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SMALL: Final = {
     "SLOTMQ_STORE__CHECKPOINT_INTERVAL_MS": "1000",
     "SLOTMQ_STORE__DISK_FREE_MIN_BYTES": "0",
 }
-"""The broker's smallest sizes: a few thousand messages fill several segments, slots and queue logs."""
+"""The smallest sizes allowed, so that a few thousand messages fill several segments, slots and queue logs."""
 
 VHOST: Final = "second é"
 LONG_MS: Final = 4_000_000_000  # 46 days: the longest delays and TTLs have 32 bits
@@ -42,11 +42,11 @@ SAME: Final[Mapping[str, tuple[str, ...]]] = {
     "exchanges": ("vhost", "name", "type", "durable", "auto_delete", "internal", "arguments"),
     "bindings": ("vhost", "source", "destination", "destination_type", "routing_key", "arguments"),
 }
-"""What of the definitions no version changes."""
+"""The parts of the definitions that no version changes."""
 
 
 def build(broker: BrokerProcess) -> None:
-    """Create everything in a new folder, and return when all of it is on disk."""
+    """Create all objects and messages in a new folder, and wait until they are on disk."""
     ask(broker.folder, "add_vhost", name=VHOST)
     ask(broker.folder, "add_user", name="alice", password="alice's", tags=["monitoring"])
     ask(broker.folder, "set_permission", user="alice", vhost="/", configure="^a", write=".*", read="b$")
@@ -92,7 +92,7 @@ def go_on(broker: BrokerProcess) -> None:
 
 
 def look(broker: BrokerProcess) -> dict[str, Any]:
-    """Return what clients and operators see of a folder; the messages of QUEUES are fetched and requeued."""
+    """Return the contents of a folder as clients and operators see them; messages are fetched and requeued."""
     definitions = ask(broker.folder, "export_definitions")
     return {
         "definitions": {
@@ -202,7 +202,7 @@ def _send(channel: BlockingChannel, key: str, body: str, *, exchange: str = "", 
 
 
 def send_numbered(channel: BlockingChannel, sequence: int) -> None:
-    """Publish a message with its producer's number, which the broker accepts once."""
+    """Publish a message with a producer's sequence number, which the broker accepts once."""
     headers = {"x-producer": "recorder", "x-seq": sequence}
     _send(channel, "numbered", f"number {sequence}", headers=headers)
 
@@ -225,7 +225,7 @@ def _due(folder: Path) -> int:
 
 
 def _bodies(channel: BlockingChannel, queue: str) -> list[list[Any]]:
-    """Return body and headers of each message; closing the connection requeues them."""
+    """Return the body and headers of each message; closing the connection requeues the messages."""
     messages = []
     while (got := channel.basic_get(queue))[0] is not None:
         messages.append([got[2].decode().rstrip(), _plain(got[1].headers)])
@@ -233,6 +233,6 @@ def _bodies(channel: BlockingChannel, queue: str) -> list[list[Any]]:
 
 
 def _plain(headers: Any) -> Any:
-    """Return headers as JSON, without those in which some versions count deliveries."""
+    """Return headers as JSON, without the delivery count of some versions."""
     found = json.loads(json.dumps(headers, default=str))
     return found and {name: value for name, value in found.items() if name != "x-acquired-count"}

@@ -1,9 +1,8 @@
-"""Records what this version writes: `python -m tests.upgrade.record format-3`.
+"""Records data folders of this version: `python -m tests.upgrade.record format-3`.
 
-A recording is made once per format of the data folder and, from the release of that format on, never again: every later
-version opens it. It has a folder
-that was stopped cleanly, one whose broker was killed, the content that a broker of the same version found in copies
-of both, and a lake that was archived from the first.
+A recording is made once per format of the data folder and never again after the format's release: all later versions
+must open it. It consists of a folder after a clean stop, a folder after a kill, their contents as read by a broker of
+the same version, and a lake archived from the first folder.
 """
 
 from __future__ import annotations
@@ -54,12 +53,12 @@ def _keep(folder: Path, target: Path, name: str) -> None:
 
 
 def _archive(folder: Path, target: Path) -> None:
-    """Archive the messages of a copy's tap that its reader has not passed."""
+    """Archive the messages of a copy's tap after its cursor."""
     copy, lake = folder.with_name("archived"), folder.with_name("lake")
     shutil.copytree(folder, copy, ignore=shutil.ignore_patterns("*.sock"))
     broker = BrokerProcess(copy, environment=SMALL).start()
     try:
-        wait_until(lambda: len(list(copy.glob("slots/*.slot"))) == 1, "the removal of the slot file that was read")
+        wait_until(lambda: len(list(copy.glob("slots/*.slot"))) == 1, "the removal of the slot file before the cursor")
         command = [sys.executable, "-m", "broker", "pipeline", "archive", "--path", str(copy), "--lake", str(lake)]
         subprocess.run(command, cwd=PROJECT, check=True)
     finally:

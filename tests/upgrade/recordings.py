@@ -15,11 +15,11 @@ FORMATS: Final = tuple(sorted(path.name for path in HERE.glob("format-*")))
 
 
 def pack(folder: Path, archive: Path) -> None:
-    """Pack the content of a folder, without sockets."""
+    """Pack a folder, without sockets."""
     with tarfile.open(archive, "w:xz", preset=9) as packed:
         for path in sorted(folder.rglob("*")):
             if not path.is_socket():
-                packed.add(path, path.relative_to(folder), recursive=False, filter=_nobodys)
+                packed.add(path, path.relative_to(folder), recursive=False, filter=_without_owner)
 
 
 def unpack(recorded: str, name: str, folder: Path) -> Path:
@@ -36,7 +36,7 @@ def expected(recorded: str, name: str) -> dict[str, Any]:
     return found
 
 
-def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = 0
     entry.uname = entry.gname = ""
     return entry

@@ -1,4 +1,4 @@
-"""Plain ØMQ sockets beside a broker with bridges, both in the test's loop."""
+"""Plain ØMQ sockets, and a broker with bridges in the test's event loop."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Peers:
 
 @contextmanager
 def peers() -> Iterator[Peers]:
-    """Yield sockets, which are closed in the end."""
+    """Yield a Peers, whose sockets are closed at the end."""
     made = Peers()
     try:
         yield made
@@ -59,7 +59,7 @@ def peers() -> Iterator[Peers]:
 async def bridged(
     folder: Path, *, wait: bool = True, sections: dict[str, Any] | None = None, **zmq_settings: Any
 ) -> AsyncIterator[tuple[Broker, Any, Peers]]:
-    """Yield a broker with bridges and the exchange x, a channel of a client, and sockets; `wait` until all are up."""
+    """Yield a broker with bridges and the exchange x, a client's channel, and sockets; `wait` until bridges are up."""
     zmq_settings = {
         kind: [{"endpoint": ANY, "exchange": "x", **one} for one in endpoints]
         for kind, endpoints in zmq_settings.items()
@@ -73,22 +73,18 @@ async def bridged(
 
 
 def bridge_rows(broker: Broker) -> list[dict[str, Any]]:
-    """Return what the bridges tell."""
+    """Return the facts of all bridges."""
     return broker.server.zmq.facts()
 
 
 def endpoint_of(broker: Broker, place: int = 0) -> str:
-    """Return where a bridge listens."""
+    """Return the endpoint of a bridge."""
     return str(bridge_rows(broker)[place]["endpoint"])
 
 
 async def until(condition: Callable[[], object], what: str) -> None:
-    """Return once a condition holds. Raises: AssertionError after a deadline."""
-
-    async def holds() -> bool:
-        return bool(condition())
-
-    await wait_until_async(holds, what)
+    """Wait until a condition holds. Raises: AssertionError after a deadline."""
+    await wait_until_async(condition, what)
 
 
 async def take(socket: Any, count: int) -> list[list[bytes]]:

@@ -1,4 +1,4 @@
-"""Print what the source looks like: `python -m tools.house --help`."""
+"""Print measures of the source: `python -m tools.house --help`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tools.house.sources import foreign_writes
 
 
 def main() -> int:
-    """Print what the command line asks for, and return the exit code."""
+    """Run the command line, and return the exit code."""
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # a reader such as `head` may stop reading
     parser = argparse.ArgumentParser(prog="python -m tools.house", description=__doc__)
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)

@@ -39,7 +39,6 @@ class Client:
         return client
 
     def send(self, channel: int, *methods: Any) -> None:
-        """Send methods."""
         self._writer.write(b"".join(frame.marshal(method, channel) for method in methods))
 
     def publish(self, exchange: str, key: str, payload: bytes) -> None:
@@ -50,9 +49,9 @@ class Client:
 
     async def expect(self, kind: type[Any]) -> Any:
         """Return the next method, which must be a `kind`."""
-        kind_found, payload = await self._frame()
+        frame_type, payload = await self._frame()
         method = frame.unmarshal(payload)[2]
-        assert kind_found == METHOD and isinstance(method, kind), f"{method!r} instead of {kind.__name__}"
+        assert frame_type == METHOD and isinstance(method, kind), f"{method!r} instead of {kind.__name__}"
         return method
 
     async def expect_delivery(self) -> int:

@@ -22,7 +22,7 @@ def path_table(name: str) -> str:
     rows = ["| | file | functions, in the order of their first calls | |", "|--:|---|---|---|"]
     for number, file in enumerate(files(steps), 1):
         called = _names([step for step in steps if step.file == file])
-        rows.append(f"| {number} | `{file.removeprefix('broker/')}` | {called} | {_told_of(file)} |")
+        rows.append(f"| {number} | `{file.removeprefix('broker/')}` | {called} | {_summary_of(file)} |")
     return "\n".join(rows)
 
 
@@ -38,8 +38,8 @@ def _methods(names: list[str]) -> str:
     return ", ".join([f"`{name}`" for name in [names[0], *others]])
 
 
-def _told_of(file: str) -> str:
-    """Return the first sentence of a module's docstring, without its full stop and without what breaks a table cell."""
+def _summary_of(file: str) -> str:
+    """Return the first sentence of a module's docstring, without its full stop, and escaped for a table cell."""
     docstring = ast.get_docstring(ast.parse((paths.ROOT / file).read_text())) or ""
     paragraph = " ".join(docstring.partition("\n\n")[0].split())
     return re.split(r"(?<=[a-z)`])\. |\.$", paragraph)[0].replace("|", r"\|")

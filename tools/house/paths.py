@@ -32,7 +32,7 @@ SET_POLICY: Final = {"verb": "set_policy", "name": "traced", "pattern": "^traced
 
 
 async def publish(folder: Path, key: str = "a.b") -> list[Step]:
-    """Publish one persistent message to a durable queue by a topic exchange, to its confirm, with its route cached."""
+    """Publish a persistent message to a durable queue by a cached route of a topic exchange, until its confirm."""
     async with running_broker(folder) as server, client_of(server, confirms=True) as client:
         await declare(client)
         for _ in range(WARM):
@@ -46,14 +46,14 @@ async def publish(folder: Path, key: str = "a.b") -> list[Step]:
 
 
 async def publish_new_key(folder: Path) -> list[Step]:
-    """Publish likewise, but with a routing key that is in no cache."""
+    """Publish in the same way, with a routing key that is not cached."""
     return await publish(folder, "a.c")
 
 
 async def deliver(folder: Path) -> list[Step]:
-    """Deliver a message to a waiting consumer of another connection and take its ack, which frees a full slot.
+    """Deliver a message to a waiting consumer of another connection, until its ack, which frees a full slot.
 
-    The path begins when the broker has taken the message from its publisher.
+    The path begins with the loop turn after the publish.
     """
     async with (
         running_broker(folder, window_messages=1) as server,
@@ -86,7 +86,7 @@ async def start(folder: Path) -> list[Step]:
 
 
 async def policy(folder: Path) -> list[Step]:
-    """Change a policy of one queue by the control socket, until it applies to the queue."""
+    """Change a policy of one queue through the control socket, until it applies to the queue."""
     async with running_broker(folder, control_socket=True) as server, client_of(server) as client:
         await declare(client)
         await ask(folder, [{**SET_POLICY, "definition": {"max-length": length}} for length in range(1, WARM)])
@@ -132,7 +132,7 @@ def _broker(folder: Path, *, control_socket: bool = False, window_messages: int 
 
 @asynccontextmanager
 async def running_broker(folder: Path, **options: Any) -> AsyncIterator[BrokerServer]:
-    """Yield a broker with its data in a folder, and stop it in order."""
+    """Yield a broker with its data in a folder, and stop it cleanly."""
     server = _broker(folder, **options)
     await server.start()
     try:

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Final
 
 BESIDE: Final = ("pipeline", "perf", "cli", "testing")
-"""The packages outside the daemon. In the daemon only the owner of a field writes it."""
-
-
+"""The packages outside the daemon, where an object may write fields of another."""
 HOT: Final = "# hot: written here"
 """The comment of a line that writes a field of another object because a call would cost too much there."""
 
@@ -19,9 +17,9 @@ def foreign_writes(root: Path) -> list[str]:
     """Return each assignment to a field of an object that is neither `self` nor `cls`, as `file:line target`.
 
     An object that a method of its own class has just created belongs to the class: its name was bound to a call of the
-    class, of `cls` or of `__new__`. Three kinds of assignment are left out: those on lines that `HOT` marks, those
-    through a property setter, and those to an object just created by a library, or to what it holds, as by
-    `ssl.SSLContext()` or to `ctypes.PyDLL(None).malloc`.
+    class, of `cls` or of `__new__`. Three kinds of assignment are not reported: on lines that `HOT` marks, through a
+    property setter, and to an object just created by a library or to its attributes, such as `ssl.SSLContext()` and
+    `ctypes.PyDLL(None).malloc`.
     """
     names = [path.relative_to(root) for path in sorted((root / "broker").rglob("*.py"))]
     texts = {name: (root / name).read_text() for name in names if name.parts[1] not in BESIDE}
@@ -39,7 +37,7 @@ def foreign_writes(root: Path) -> list[str]:
 
 
 def _properties(trees: Iterable[ast.Module]) -> set[str]:
-    """Return the names that have a setter in some class of the daemon and are a plain field in none."""
+    """Return the names that have a setter in a class of the daemon and are a plain field in no class."""
     nodes = [node for tree in trees for node in ast.walk(tree)]
     setters = {
         node.name
@@ -87,7 +85,6 @@ def _foreign(tree: ast.Module) -> Iterator[ast.Attribute]:
 
 
 def _functions(node: ast.AST, owner: str | None) -> Iterator[tuple[ast.AST, str | None]]:
-    """Yield each function with the class whose method it is, and the module itself."""
     if isinstance(node, ast.Module | ast.FunctionDef | ast.AsyncFunctionDef):
         yield node, owner
     for child in ast.iter_child_nodes(node):
@@ -103,7 +100,7 @@ def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
 
 
 def _made(function: ast.AST) -> Iterator[tuple[str, str]]:
-    """Yield each name that is bound to the result of a call, and what is called."""
+    """Yield each name that is bound to the result of a call, and the called expression."""
     for node in _own_nodes(function):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             called = ast.unparse(node.value.func)

@@ -12,7 +12,7 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class SteadyLoop(asyncio.SelectorEventLoop):
-    """Run executor work inline and stop the clock, so that no thread and no timer changes the calls of a path."""
+    """Runs executor work inline and stops the clock, so that no thread or timer changes the calls of a path."""
 
     def time(self) -> float:
         """Return a constant: no scheduled timer ever runs."""

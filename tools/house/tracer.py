@@ -1,4 +1,4 @@
-"""The tracer: records which functions of the broker run, in which order."""
+"""Records the functions of the broker that run, in their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Step:
 
 
 class Tracer:
-    """Record the calls of the broker's functions in this thread within its context.
+    """Records the calls of the broker's functions in this thread while the context is open.
 
     A lambda, a comprehension and a generator expression belong to the enclosing function. A generator or a coroutine
     counts as one call; resuming it does not count.
@@ -36,7 +36,7 @@ class Tracer:
         self._suspended: set[FrameType] = set()
 
     def __enter__(self) -> Self:
-        sys.setprofile(self._note)
+        sys.setprofile(self._record)
         return self
 
     def __exit__(
@@ -45,7 +45,7 @@ class Tracer:
         sys.setprofile(None)
         self._suspended.clear()
 
-    def _note(self, frame: FrameType, event: str, _argument: Any) -> None:
+    def _record(self, frame: FrameType, event: str, _argument: Any) -> None:
         code = frame.f_code
         if event != "call" or not code.co_filename.startswith(self._home) or code.co_name.startswith("<"):
             return

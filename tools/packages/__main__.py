@@ -1,4 +1,4 @@
-"""Build the packages and use them, step by step, in fresh environments; the first step that fails ends it.
+"""Build the packages and use them in fresh environments, step by step, until a step fails.
 
 The wheel is built from the sdist, and both in isolation. It is installed with each extra alone and with all of them.
 The steps of the Dockerfile are carried out without Docker.
@@ -25,21 +25,21 @@ EXTRAS: Final = ((), ("manage",), ("cluster",), ("zmq",), ("manage", "cluster", 
 
 
 class StepFailed(Exception):
-    """A program failed; the text is what it said."""
+    """A program failed; the text is its output."""
 
 
 def main() -> int:
-    """Take the steps and return an exit code."""
+    """Run the steps and return an exit code."""
     try:
         with tempfile.TemporaryDirectory(prefix="slotmq-packages-") as folder:
-            take_steps(Path(folder))
+            run_steps(Path(folder))
     except (StepFailed, TrialFailed, ImageFailed) as error:
         print(f"packages: failed: {error}", file=sys.stderr)
         return 1
     return 0
 
 
-def take_steps(folder: Path) -> None:
+def run_steps(folder: Path) -> None:
     """Build, install and use all packages. Raises: StepFailed, TrialFailed, ImageFailed."""
     with step("sdist, wheel from it"):
         wheel = build(folder)
@@ -60,7 +60,7 @@ def take_steps(folder: Path) -> None:
 
 def build(folder: Path) -> Path:
     """Build an sdist and from it a wheel, check both, and return the wheel. Raises: StepFailed."""
-    python = install(folder / "build", "build", "pip", "twine")  # build makes its environments faster with pip
+    python = install(folder / "build", "build", "pip", "twine")  # with pip, build creates its environments faster
     run(str(python), "-m", "build", "--outdir", str(folder / "dist"), str(PROJECT))
     (sdist,), (wheel,) = folder.glob("dist/*.tar.gz"), folder.glob("dist/*.whl")
     run(str(python), "-m", "twine", "check", "--strict", str(sdist), str(wheel))
@@ -74,7 +74,7 @@ def build(folder: Path) -> Path:
 
 
 def install(folder: Path, *packages: str) -> Path:
-    """Make an environment with these packages and what they need, and return its Python. Raises: StepFailed."""
+    """Create an environment with these packages and their dependencies; return its Python. Raises: StepFailed."""
     run(sys.executable, "-m", "venv", "--without-pip", str(folder))
     python = folder / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", str(python), "--quiet", "--disable-pip-version-check")
@@ -84,7 +84,7 @@ def install(folder: Path, *packages: str) -> Path:
 
 
 def run(*command: str) -> str:
-    """Run a program and return what it prints. Raises: StepFailed."""
+    """Run a program and return its output. Raises: StepFailed."""
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
     done = subprocess.run(command, env=own, capture_output=True, text=True, check=False)
     if done.returncode:

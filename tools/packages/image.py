@@ -1,7 +1,7 @@
-"""The Dockerfile carried out without Docker: in a folder, with this Python, up to what the image would run.
+"""Builds the Dockerfile without Docker: in a folder, with this Python.
 
-A path of the image becomes a path below the folder. FROM, USER and the RUN line of the last stage, which makes the user
-and the volume's folder, are left out: they would change the machine.
+A path of the image becomes a path below the folder. FROM, USER and the RUN line of the last stage, which creates the
+user and the volume's folder, are skipped: they would change the machine.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Final
 
 PLACES: Final = re.compile(r"(?<![\w./])/(opt|src|var)\b")
-"""Where the paths of the image begin."""
+"""The start of a path of the image."""
 
 
 class ImageFailed(Exception):
@@ -26,7 +26,7 @@ class ImageFailed(Exception):
 
 
 def stages(file: Path) -> list[list[tuple[str, str]]]:
-    """Return the stages of a Dockerfile: the names of their instructions, each with its arguments."""
+    """Return the stages of a Dockerfile, each a list of instructions and their arguments."""
     lines = [line for line in file.read_text(encoding="utf-8").splitlines() if not line.startswith("#")]
     found: list[list[tuple[str, str]]] = []
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
@@ -39,7 +39,7 @@ def stages(file: Path) -> list[list[tuple[str, str]]]:
 
 
 class Image:
-    """The image of a two-stage Dockerfile: packages are built in the first stage, and run in the last."""
+    """The image of a two-stage Dockerfile: packages are built in the first stage, and run in the second."""
 
     def __init__(self, project: Path, root: Path) -> None:
         self._project = project
@@ -69,14 +69,14 @@ class Image:
 
     @property
     def environment(self) -> dict[str, str]:
-        """The image's variables, with the path of this machine behind its own."""
+        """The image's variables, with this machine's PATH after its own."""
         words = [self._moved(word) for word in shlex.split(self._last("ENV"))]
         return {
             name: value.replace("$PATH", os.environ["PATH"]) for name, value in (word.split("=", 1) for word in words)
         }
 
     def build(self) -> None:
-        """Carry out the first stage. Raises: ImageFailed."""
+        """Run the first stage. Raises: ImageFailed."""
         interpreter = self._root / "bin" / "python"  # the name that the image has
         interpreter.parent.mkdir(parents=True)
         interpreter.symlink_to(Path(sys.base_prefix, "bin", f"python{sys.version_info[0]}.{sys.version_info[1]}"))
@@ -91,11 +91,11 @@ class Image:
             elif name == "RUN":
                 self._run(rest, folder)
             else:
-                raise ImageFailed(f"nothing here carries out {name}")
+                raise ImageFailed(f"the instruction {name} is not supported here")
         self.folder.mkdir(parents=True)
 
     def _copy(self, source: str, target: Path) -> None:
-        """Copy a file, or a folder's content, without what .dockerignore keeps out."""
+        """Copy a file, or a folder's content, except for what .dockerignore excludes."""
         path = self._project / source
         names = [path] if path.is_file() else sorted(one for one in path.rglob("*") if one.is_file())
         sent = [one for one in names if not self._is_ignored(one.relative_to(self._project).as_posix())]
@@ -107,7 +107,7 @@ class Image:
             shutil.copy(one, copy)
 
     def _is_ignored(self, path: str) -> bool:
-        """Return what the last line of .dockerignore that matches a path, or a folder above it, says of it."""
+        """Return whether a path is ignored: the last matching line of .dockerignore decides, also for its folders."""
         ignored = False
         above = [path, *(parent.as_posix() for parent in Path(path).parents)]
         for line in (self._project / ".dockerignore").read_text(encoding="utf-8").split():
@@ -120,7 +120,7 @@ class Image:
     def _run(self, command: str, folder: Path) -> None:
         environment = {**os.environ, "PATH": f"{self._root / 'bin'}{os.pathsep}{os.environ['PATH']}"}
         environment.pop("PYTHONPATH", None)
-        command = self._moved(command).replace("--no-cache-dir ", "")  # only a layer wants no cache
+        command = self._moved(command).replace("--no-cache-dir ", "")  # only an image layer has no use for a cache
         shell = ["/bin/sh", "-c", command]
         done = subprocess.run(
             shell, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False

@@ -1,6 +1,6 @@
-"""Uses an installed broker as its users do: `python trial.py [EXTRA...]` tries the one of this Python's environment.
+"""Uses an installed broker as users do: `python trial.py [EXTRA...]` tries the broker in this Python's environment.
 
-Needs pika, and for the extra zmq pyzmq, but nothing of the project: the broker on trial comes from its package alone.
+Needs pika, and pyzmq for the extra zmq, but nothing of the project: only the installed package is tried.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pika
 DEADLINE_S: Final = 60
 READY: Final = re.compile(r"is ready at (?P<url>amqp://\S+?)/ ")
 BODY: Final = b"hello"
-FREE_HTTP_PORTS: Final = {"SLOTMQ_HTTP__PORT": "0", "SLOTMQ_METRICS__PORT": "0"}  # both ask for HTTP
+FREE_HTTP_PORTS: Final = {"SLOTMQ_HTTP__PORT": "0", "SLOTMQ_METRICS__PORT": "0"}  # `manage` enables both
 ZMQ_SETTINGS: Final = """
 [[zmq.publish]]
 endpoint = "tcp://127.0.0.1:{port}"
@@ -35,7 +35,7 @@ exchange = "amq.topic"
 
 
 class TrialFailed(Exception):
-    """Something does not work; the text says what, in one line."""
+    """The broker does not work as it should; the text says how, in one line."""
 
 
 class Trial:
@@ -49,7 +49,6 @@ class Trial:
         environment: Mapping[str, str] | None = None,
         serve: Sequence[str] = ("slotmq", "serve"),
     ) -> None:
-        self._scripts = scripts
         self._folder = folder
         self._extras = extras
         self._serve = serve
@@ -62,7 +61,7 @@ class Trial:
         }
 
     def use(self, health: Sequence[str] = ()) -> None:
-        """Do what users do, with each of the extras, and run a health check. Raises: TrialFailed."""
+        """Use the broker and each of its extras, and run a health check. Raises: TrialFailed."""
         self.check_version()
         (self._folder / "slotmq.toml").write_text(
             ZMQ_SETTINGS.format(port=free_port()) if "zmq" in self._extras else ""
@@ -71,11 +70,11 @@ class Trial:
             self.exchange_messages(url)
             self.run("slotmq", "vhost", "add", "x")
             self.run("slotmq", "vhost", "delete", "x")
-            self.exchange_messages(url)  # the broker outlived it
+            self.exchange_messages(url)  # the broker still works
             if health:
                 self.run(*health)
             if "zmq" in self._extras:
-                self.hear_by_zmq(url)
+                self.receive_by_zmq(url)
             if "manage" in self._extras:
                 self.read_http(started["http_port"], started["metrics_port"])
             elif started["http_port"] is not None:
@@ -83,7 +82,7 @@ class Trial:
         self.check_cluster(installed="cluster" in self._extras)
 
     def run(self, *command: str, code: int = 0) -> str:
-        """Run a command and return all that it says."""
+        """Run a command and return its output. Raises: TrialFailed for another exit code."""
         said = subprocess.run(
             command,
             cwd=self._folder,
@@ -106,7 +105,7 @@ class Trial:
 
     @contextmanager
     def broker(self) -> Iterator[tuple[str, dict[str, Any]]]:
-        """Run the broker, provide its URL and the event of its start, and check how it ends."""
+        """Run the broker, provide its URL and its start event, and check its exit code and log."""
         log = self._folder / "log"
         command = [*self._serve, "--config", "slotmq.toml"]
         with (
@@ -135,7 +134,7 @@ class Trial:
             raise TrialFailed(f"an error in the log: {bad[0]}")
 
     def exchange_messages(self, url: str) -> None:
-        """Publish a persistent message, have it confirmed, consume and acknowledge it."""
+        """Publish a persistent message, await its confirm, consume and acknowledge it."""
         with pika.BlockingConnection(pika.URLParameters(f"{url}/%2F")) as connection:
             channel = connection.channel()
             channel.queue_declare("late", durable=True)
@@ -149,7 +148,7 @@ class Trial:
                 break
             channel.cancel()
 
-    def hear_by_zmq(self, url: str) -> None:
+    def receive_by_zmq(self, url: str) -> None:
         """Receive a message of a pika client with a SUB socket."""
         import zmq  # noqa: PLC0415 - only with the extra
 
@@ -157,12 +156,12 @@ class Trial:
         with zmq.Context() as context, context.socket(zmq.SUB) as subscriber:
             subscriber.connect(endpoint)
             subscriber.subscribe("flight.")
-            for _attempt in range(DEADLINE_S * 10):  # the subscription needs a moment
+            for _attempt in range(DEADLINE_S * 10):  # the subscription takes effect after a moment
                 self.exchange_messages(url)
                 if subscriber.poll(100):
                     break
             if not subscriber.poll(0) or BODY not in subscriber.recv_multipart():
-                raise TrialFailed("a SUB socket heard nothing")
+                raise TrialFailed("a SUB socket received nothing")
 
     def read_http(self, http: int, metrics: int) -> None:
         """Read the page, the API and the metrics."""
@@ -179,7 +178,7 @@ class Trial:
                     raise TrialFailed(f"{path} does not say {wanted}")
 
     def check_cluster(self, *, installed: bool) -> None:
-        """Check that a node without its database says so, and without the extra names the extra."""
+        """Check that a node reports an unreachable database, and a missing extra by its name."""
         url = f"postgresql://nobody@127.0.0.1:{free_port()}/none"
         said = self.run("slotmq", "serve", "--cluster", url, "--node", "a", code=2)
         if ("'.[cluster]'" in said) == installed or "Traceback" in said:
@@ -187,7 +186,7 @@ class Trial:
 
 
 def events(log: Path) -> list[dict[str, Any]]:
-    """Return the events of a log. Raises: TrialFailed for a line that is none, such as one of a traceback."""
+    """Return the events of a log. Raises: TrialFailed for any other line, such as one of a traceback."""
     found = []
     for line in log.read_text().splitlines():
         try:
@@ -198,7 +197,7 @@ def events(log: Path) -> list[dict[str, Any]]:
 
 
 def free_port() -> int:
-    """Return a port that no one listens on."""
+    """Return a free port."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port: int = listening.getsockname()[1]
         return port

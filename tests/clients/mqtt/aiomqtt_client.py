@@ -1,4 +1,4 @@
-"""aiomqtt: `aiomqtt_client.py subscribe|publish|read PORT NAME [COUNT]`; `publish` says what was acknowledged."""
+"""aiomqtt: `aiomqtt_client.py subscribe|publish|read PORT NAME [COUNT]`; `publish` prints acknowledged numbers."""
 
 import asyncio
 import sys

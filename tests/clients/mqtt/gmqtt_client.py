@@ -1,4 +1,4 @@
-"""gmqtt: `gmqtt_client.py subscribe|publish|read PORT NAME [COUNT]`; `publish` says what was acknowledged."""
+"""gmqtt: `gmqtt_client.py subscribe|publish|read PORT NAME [COUNT]`; `publish` prints acknowledged numbers."""
 
 import asyncio
 import sys
@@ -31,7 +31,7 @@ async def main() -> None:
     elif command == "publish":
         for number in count(1):
             client.publish(name, str(number), qos=1)
-            # It has no other way to await a PUBACK.
+            # gmqtt has no other way to await a PUBACK.
             while not client._persistent_storage.is_empty:  # noqa: ASYNC110
                 await asyncio.sleep(0.001)
             print(number, flush=True)

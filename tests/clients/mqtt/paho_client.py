@@ -1,4 +1,4 @@
-"""paho: `paho_client.py subscribe|publish|read PORT NAME [COUNT]`; `publish` says what was acknowledged."""
+"""paho: `paho_client.py subscribe|publish|read PORT NAME [COUNT]`; `publish` prints acknowledged numbers."""
 
 import sys
 from itertools import count
@@ -16,7 +16,7 @@ client.username_pw_set("guest", "guest")
 
 
 def received(_client: Any, _data: Any, message: paho.MQTTMessage) -> None:
-    """Take a message; the last one ends the program."""
+    """Record a message; end the program after the last one."""
     wanted.discard(int(message.payload))
     if not wanted:
         client.disconnect()

@@ -1,10 +1,10 @@
-"""The rules that every history keeps, whatever happened to the nodes and to PostgreSQL (as in Jepsen's queue test).
+"""The rules for every history, whatever happened to the nodes and to PostgreSQL (as in Jepsen's queue test).
 
-The rules use only what the broker promises:
+The rules follow from the broker's guarantees. A fault is:
 
 - lost: a confirmed message, or one of a committed transaction, was never settled by a client. The end of a run drains
   every queue and settles everything, so that each message must have been settled.
-- unexpected: a message that no one published to this queue, or whose transaction no one committed.
+- unexpected: a message that was not published to this queue, or whose transaction was not committed.
 - damaged: a body that is not the published one.
 - refused: a message that the broker refused with a nack.
 - unmarked: a message that one queue delivered twice without the redelivered flag.
@@ -12,25 +12,25 @@ The rules use only what the broker promises:
   later on the same channel, was confirmed, or when tx.commit-ok answered its transaction: a node commits what it
   gathered in order, and settles again what a crash of PostgreSQL undid. Nothing else proves that an ack is committed:
   acks alone are committed asynchronously.
-- held twice: a delivery of a message that another session held, when that session's node committed something later. So
-  a node went on with an epoch that had ended.
+- held twice: a delivery of a message that another session held, when that session's node committed something later:
+  the node acted in an epoch that had ended.
 - reordered: one publisher's messages, delivered for the first time and out of order, to the only consumer of a queue
-  (those that it sent a second after the consumer came: a node notices the end of the consumer before a little late,
-  and returns what was meant for it then); or any messages out of order when a queue at rest is drained. Dead letters
-  are in the order of their rejection.
-- torn: a transaction of which a part took effect.
+  (only messages sent more than a second after the consumer started: a node notices late that the former consumer has
+  ended, and then returns its messages); or any messages out of order when a queue at rest is drained. Dead letters are
+  in the order of their rejection.
+- torn: a transaction that took effect in part.
 - doubled: a message that was delivered in its queue after its dead letter.
 
 A node may deliver to its own clients what it has not committed yet, a transaction's messages too. So a delivery proves
 a commit only when another node made it, when it was made in the drain, or when its settlement is certain.
 
-A node that was stopped in the middle of a write, between its look at the clock and the system call, ends this one write
-when it wakes. What it has in it counts as sent before the stop. A node that writes to two clients, or twice, does not
-look at its lease.
+A node that is stopped between checking the clock and the system call of a write completes this one write when it
+continues. The messages in it count as sent before the stop. Late messages to two clients, or in two writes, do not: a
+node that sends them did not check its lease.
 
-A restored database has undone what was committed since its copy was made: such messages may be lost, and such
-settlements prove nothing. What was confirmed before the copy must be settled, and acks that the copy cannot have do not
-count.
+A restored database lacks what was committed after its copy was made: messages of that time may be lost, and settlements
+of that time prove nothing. Messages confirmed before the copy must be settled, and acks that the copy cannot contain do
+not count.
 """
 
 from __future__ import annotations
@@ -46,9 +46,9 @@ from tests.cluster.checker.history import NEVER, Delivery, History, Message, Rew
 CASES_SHOWN: Final = 5
 HANDOVER_S: Final = 1.0
 ANSWER_S: Final = 10.0
-"""So long after its commit was sent a transaction without an answer is not committed any more."""
+"""The time after its tx.commit from which an unanswered transaction cannot commit any more."""
 WAKE_S: Final = 1.0
-"""For so long a process that goes on may wait for a processor."""
+"""How long a continued process may wait for a processor."""
 
 
 @dataclass
@@ -73,10 +73,10 @@ class Verdict:
 class Analysis:
     """Judges one history after its drain.
 
-    `ordered` are the queues with at most one consumer at a time; `dead` names the queue of the dead letters of a queue;
-    `expiring` are those whose messages expire, so that any node may have made the dead letter; `late` are those that an
-    exchange delays messages for. `drains_in_order` says that nothing was leased when the drain began; `stops` are those
-    of all nodes.
+    `ordered` are the queues with at most one consumer at a time; `dead` maps a queue to the queue of its dead letters;
+    `expiring` are the queues whose messages expire, so that any node may have published the dead letter; `late` are the
+    queues of delayed messages. `drains_in_order` says that nothing was leased when the drain began; `stops` are the
+    stops of all nodes.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Analysis:
         return self.verdict
 
     def _may_be_undone(self, since: float, until: float | None = None) -> bool:
-        """Return whether a restored database may lack what happened then."""
+        """Return whether a restored database may lack the operations of this time."""
         return any(rewind.touches(since, since if until is None else until) for rewind in self.rewinds)
 
     # ---- messages
@@ -186,12 +186,12 @@ class Analysis:
     def _is_of_one_message(self, delivery: Delivery) -> bool:
         """Return whether another fresh delivery would be of the same message.
 
-        A dead letter that a node delivered and did not commit is gone with the node, and its source is rejected again.
-        So is a delayed message whose release was not yet in the log when its node was killed: it is released again.
+        A dead letter that a node delivered but did not commit is lost with the node, and its source is rejected again.
+        A delayed message whose release was not logged before its node was killed is released again.
         """
         sources = [queue for queue, dead in self.dead.items() if dead == delivery.queue]
         if (sources or delivery.queue in self.late) and self._may_be_undone(delivery.at):
-            return False  # it is made again
+            return False  # it is published again
         if delivery.queue in self.late:
             return _proof_at(delivery, None) < NEVER
         if self.expiring and not {*sources}.isdisjoint(self.expiring):
@@ -276,7 +276,7 @@ class Analysis:
     # ---- texts
 
     def _show_former(self, session: Session, queue: str) -> str:
-        """Return who consumed a queue before a session did."""
+        """Return a text about the session that consumed a queue before this one."""
         former = [
             other
             for other in self.history.sessions
@@ -311,7 +311,7 @@ def _make_certain(history: History) -> None:
 
 
 def _date_write_under_way(history: History, stop: Stop) -> None:
-    """Date the write in which a node was stopped back to the stop: its first one, if only one client got any."""
+    """Date a write that a stop interrupted back to the stop: the first late one, if only one client received any."""
     late = [
         delivery
         for session in history.sessions
@@ -327,7 +327,7 @@ def _date_write_under_way(history: History, stop: Stop) -> None:
 
 
 def _proof_at(copy: Delivery, origin: Collection[str] | None) -> float:
-    """Return from when a delivery proves that its message is committed, if a node of `origin`, or any, committed it."""
+    """Return when a delivery proves that its message is committed; nodes of `origin`, or any, may have committed it."""
     proves = copy.drained or (origin is not None and copy.session.node not in origin)
     return copy.at if proves else copy.certain_at
 

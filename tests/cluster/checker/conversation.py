@@ -1,4 +1,4 @@
-"""One connection with one channel of a client, whose history it records.
+"""A client's connection with one channel, which records what it sends and receives.
 
 Deliveries and confirms are parsed here, byte by byte: pamqp would cost ten times as much, and the clients share two
 cores with the nodes that they test.
@@ -121,7 +121,7 @@ class Conversation:
         *,
         delay_ms: int = 0,
     ) -> bytes:
-        """Record a persistent message that goes to these queues, and return its frames, which the caller sends."""
+        """Record a persistent message for these queues, and return its frames, which the caller sends."""
         message = self.history.publish(self.session, queues, size_bytes, transaction)
         if transaction is None:
             self._published += 1
@@ -141,11 +141,11 @@ class Conversation:
 
     @property
     def unconfirmed(self) -> int:
-        """The number of publishes that are not answered yet."""
+        """The number of unanswered publishes."""
         return len(self._unconfirmed)
 
     def await_confirms(self, at_most: int = 0) -> None:
-        """Return when at most this many publishes are unanswered."""
+        """Wait until at most this many publishes are unanswered."""
         end = time.monotonic() + ANSWER_S
         while len(self._unconfirmed) > at_most:
             assert time.monotonic() < end, f"no confirm within {ANSWER_S:g} s from {self.session.node}"
@@ -174,7 +174,7 @@ class Conversation:
         self.send(method_frame(1, commands.Basic.Reject(delivery_tag=tag, requeue=False)))
 
     def close(self) -> None:
-        """Close the connection in order."""
+        """Close the connection cleanly."""
         close = commands.Connection.Close(reply_code=200, reply_text="bye", class_id=0, method_id=0)
         self.send(method_frame(0, close))
         try:
@@ -202,7 +202,7 @@ class Conversation:
             raise Gone(str(error)) from error
 
     def pump(self, timeout_s: float) -> bool:
-        """Read what is there, and wait up to this time when nothing is; return whether anything arrived."""
+        """Read the available bytes, or wait up to this time for some; return whether any arrived."""
         try:
             if not select.select([self.socket], [], [], 0)[0]:
                 if not self._buffer and self._incoming is None:
@@ -220,7 +220,7 @@ class Conversation:
         return True
 
     def _read_rest(self) -> None:
-        """Record what the node sent before it ended the connection."""
+        """Read and record what the node sent before it ended the connection."""
         try:
             while self.pump(0):
                 pass
@@ -228,7 +228,7 @@ class Conversation:
             pass
 
     def _cut(self) -> list[tuple[int, int, bytes]]:
-        """Take the complete frames from the buffer."""
+        """Remove the complete frames from the buffer and return them."""
         buffer, at = self._buffer, 0
         frames = []
         while len(buffer) - at >= 8:
@@ -260,7 +260,7 @@ class Conversation:
             self._incoming = method, payload
         elif method in (ACK, NACK):
             tag, multiple = struct.unpack_from(">QB", payload, 4)
-            assert multiple & 1 or self._unconfirmed[0][0] == tag, "confirms come in order"
+            assert multiple & 1 or self._unconfirmed[0][0] == tag, "confirms are in order"
             while self._unconfirmed and self._unconfirmed[0][0] <= tag:
                 self.history.confirm(self._unconfirmed.popleft()[1], refused=method == NACK)
         else:

@@ -21,7 +21,7 @@ BOTH: Final = "checker-both"
 LATER: Final = "checker-later"
 RECEIPTS: Final = "receipts"
 ROUTES: Final[Mapping[tuple[str, str], tuple[str, ...]]] = {
-    # Where a message goes, by exchange and key: written by hand, so that the router does not judge itself.
+    # The queues of a message, by exchange and key: written by hand, so that the router is not tested with itself.
     (EXCHANGE, "a"): ("shared",),
     (EXCHANGE, "b"): ("ordered",),
     (EXCHANGE, "ab"): ("shared", "ordered"),
@@ -76,7 +76,7 @@ def declare(address: BrokerAddress) -> None:
 
 
 class Work(Protocol):
-    """The work of a member on one connection, until it ends or the member has to leave."""
+    """The work of a member on one connection, until the work is done or the member is to leave."""
 
     def __call__(self, member: Member, talk: Conversation) -> None: ...
 
@@ -180,13 +180,13 @@ class Publishing:
 
 
 class Governing:
-    """Changes definitions on any node, as several operators at a time do: a limit, policies, users, rights and vhosts.
+    """Changes definitions on any node, as concurrent operators do: a limit, policies, users, rights and vhosts.
 
     A change that a node does not answer, or refuses because of another operator, may have happened or not.
     """
 
     def __init__(self, ask: Callable[..., object]) -> None:
-        self.ask = ask  # of a node, by its name
+        self.ask = ask  # takes the name of a node
 
     def __call__(self, member: Member, talk: Conversation) -> None:
         """Change definitions until the session is long enough."""
@@ -305,7 +305,7 @@ class Fetching:
             if choice < 0.1:
                 talk.requeue(tag, [delivery])
             elif choice < 0.95:
-                talk.settle(tag, [delivery])  # the others stay unacked until the session ends
+                talk.settle(tag, [delivery])  # all others stay unacked until the session ends
             if random.random() < 0.1:
                 receipt(talk)
         if member.leaving.is_set() or random.random() < 0.5:

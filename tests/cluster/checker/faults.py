@@ -1,4 +1,4 @@
-"""The faults of a run. Each is over when its function returns, and returns what it did."""
+"""The faults of a run. A function returns when its fault is over, with a description."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def kill_node(run: Run) -> str:
 
 
 def cut_clients(run: Run) -> str:
-    """End the connections of some clients without a word."""
+    """Close the sockets of random clients."""
     members = [member for member in run.members if run.random.random() < 0.4]
     for member in members:
         member.cut()
@@ -61,12 +61,12 @@ def freeze_node_shortly(run: Run) -> str:
 
 def _freeze(run: Run, name: str, pause_s: float) -> None:
     run.system.freeze(name)
-    time.sleep(pause_s)  # not a wait for an event: how long the fault lasts
+    time.sleep(pause_s)  # the duration of the fault, not a wait for an event
     run.system.thaw(name)
 
 
 def restart_postgres(run: Run) -> str:
-    """Stop PostgreSQL in order or at once, and start it again after a while."""
+    """Stop or kill PostgreSQL, and start it again after a while."""
     postgres = run.system.database
     kills = run.random.random() < 0.5
     pause_s = run.random.choice((0.0, 0.0, LEASE_S, 3 * LEASE_S))
@@ -136,14 +136,14 @@ CALLS: Final = {
 
 
 def fault_at_call(run: Run) -> str:
-    """Let something happen to the node or to its connection at a point of one of its calls."""
+    """Inject a random fault at a random point of a random call of a node."""
     name = run.random.choice(list(run.system.proxies))
     call, point = run.random.choice(list(CALLS)), run.random.choice(list(Point))
     return at_call(run, name, call, point, run.random.choice(list(AT_CALL)))
 
 
 def at_call(run: Run, name: str, call: str, point: Point, outcome: str) -> str:
-    """Let `outcome` happen to a node at a point of its next call of this name."""
+    """Inject the fault `outcome` at a point of a node's next call of this name."""
     proxy = run.system.proxies[name]
     action, then = AT_CALL[outcome]
     trap = proxy.trap(CALLS[call], point, then, lambda: action(run, name))
@@ -160,9 +160,9 @@ def at_call(run: Run, name: str, call: str, point: Point, outcome: str) -> str:
 
 
 def dies_at_call(run: Run, call: str, point: Point) -> str:
-    """Add a node, and kill it for good at a point of a call, while clients come and go."""
+    """Add a node, and kill it for good at a point of a call, while clients reconnect."""
     system = run.system
-    name = f"mortal-{len(run.told)}"
+    name = f"mortal-{len(run.reports)}"
     system.add(name)
     system.start()
     trap = system.proxies[name].trap(CALLS[call], point, Then.CUT, lambda: system.lose(name))
@@ -210,7 +210,7 @@ CLUSTER: Final[tuple[Fault, ...]] = (
 
 
 def restore_dump(run: Run) -> str:
-    """Restore a dump of a moment ago while the nodes run and their connections stand."""
+    """Restore a recent dump while the nodes run and stay connected."""
     system = run.system
     began_at = time.monotonic()
     system.dump()
@@ -246,11 +246,11 @@ def restore_backup(run: Run) -> str:
 
 
 def promote_standby(run: Run) -> str:
-    """Kill the primary, promote its synchronous standby, and give that one a standby."""
+    """Kill the primary, promote its synchronous standby, and start a new standby."""
     run.system.promote()
     return "standby promoted"
 
 
 def random_fault(run: Run) -> str:
-    """Let any of the faults of a cluster happen."""
+    """Inject a random fault of a cluster."""
     return run.random.choice(CLUSTER)(run)

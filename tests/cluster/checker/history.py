@@ -1,11 +1,11 @@
-"""The history of a cluster's clients: what they did and received, for `analysis` to judge.
+"""The history of a cluster's clients: what they sent and received, for `analysis` to judge.
 
 Every client thread writes to its own session only, so that recording needs no lock. Units: times are seconds of
 `time.monotonic()`.
 
-A delivery is not seen at the moment at which a broker sent it: bytes wait in the socket until the client reads. So each
-delivery has two times. `since` is a moment at which the socket was empty, so the broker sent the delivery later; `at`
-is when the client had read it, so the broker sent it earlier.
+The time at which a broker sent a delivery is unknown, because bytes wait in the socket until the client reads. So each
+delivery has two times: the broker sent it after `since`, when the socket was empty, and before `at`, when the client
+had read it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PATTERN_BYTES: Final = 32
 
 @dataclass(slots=True, eq=False)
 class Transaction:
-    """One transaction: it acks deliveries and publishes messages. `committed` is None as long as no one knows."""
+    """One transaction: it acks deliveries and publishes messages. `committed` is None while unknown."""
 
     session: Session
     messages: list[Message] = field(default_factory=list)
@@ -56,7 +56,7 @@ class Message:
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One delivery or basic.get-ok of message `number`, and what its client did with it.
+    """One delivery or basic.get-ok of message `number`, and how its client settled it.
 
     `settled_at` is when an ack or a reject was sent (in a transaction: its commit), `certain_at` when an answer proved
     that the settlement is committed, `returned_at` when a requeue was sent.
@@ -97,7 +97,7 @@ class Session:
 
 
 class Stop(NamedTuple):
-    """A node that was stopped by SIGSTOP, from shortly before the signal until shortly before SIGCONT."""
+    """A stop of a node by SIGSTOP, from shortly before this signal until shortly before SIGCONT."""
 
     node: str
     began_at: float
@@ -105,9 +105,9 @@ class Stop(NamedTuple):
 
 
 class Rewind(NamedTuple):
-    """A database that was restored: what was committed since the copy was made is gone.
+    """A restore of the database: commits since the copy was made are lost.
 
-    The copy has what was committed before `began_at`, and nothing that was sent after `copied_at`. Every node has
+    The copy contains what was committed before `began_at`, and nothing that was sent after `copied_at`. Every node has
     joined again by `ended_at`.
     """
 
@@ -128,9 +128,9 @@ class History:
         self.sessions: list[Session] = []
         self.messages: dict[int, Message] = {}
         self.damaged: list[str] = []
-        self.confirms = 0  # progress, for those who wait; threads may lose a count
+        self.confirms = 0  # progress for waiting threads; concurrent updates may be lost
         self.settlements = 0
-        self.changes = 0  # of definitions that were answered
+        self.changes = 0  # answered changes of definitions
         self._numbers = count(1)
         self._session_numbers = count(1)
 
@@ -172,17 +172,17 @@ class History:
         return delivery
 
     def deliveries(self) -> Iterator[Delivery]:
-        """Return all deliveries, session by session."""
-        for session in [*self.sessions]:  # clients may still add to it
+        """Yield all deliveries, session by session."""
+        for session in [*self.sessions]:  # clients may still add sessions
             yield from [*session.deliveries]
 
     def transactions(self) -> Iterator[Transaction]:
-        """Return all transactions."""
+        """Yield all transactions."""
         for session in [*self.sessions]:
             yield from [*session.transactions]
 
     def figures(self) -> dict[str, int]:
-        """Return how much happened, for the report of a run."""
+        """Return the counts for the report of a run."""
         deliveries = list(self.deliveries())
         return {
             "sessions": len(self.sessions),

@@ -36,15 +36,13 @@ DRAIN_DEADLINE_S: Final = 60.0
 
 
 class Fault(Protocol):
-    """Something that goes wrong, and is right again when the call returns."""
+    """Injects a fault, which is over when the call returns; returns a description for the report."""
 
-    def __call__(self, run: Run) -> str:
-        """Let it happen, and return what was done, for the report."""
-        ...
+    def __call__(self, run: Run) -> str: ...
 
 
 def crew(system: System, publishers: int) -> dict[str, Work]:
-    """Return what each member does, by name."""
+    """Return the work of each member, by name."""
     members: dict[str, Work] = {f"publisher-{number}": Publishing() for number in range(publishers)}
     members |= {f"shared-{number}": Consuming("shared") for number in range(3)}
     members |= {f"mover-{number}": Moving() for number in range(2)}
@@ -63,10 +61,10 @@ def crew(system: System, publishers: int) -> dict[str, Work]:
 
 
 class Run:
-    """Clients of a system, whose every action is recorded. The seed decides what they do and which faults happen.
+    """Clients of a system with recorded actions. The seed determines the actions and the faults.
 
-    `drains_in_order` says that no session was lost in the drain.
-    `progress` is how many confirms and settlements follow each fault before the next: the cluster must work again.
+    `reports` has a line for each fault; `drains_in_order` says that no session was lost in the drain.
+    `progress` is how many confirms and settlements must follow each fault: the cluster works again.
     """
 
     def __init__(self, system: System, seed: int, works: dict[str, Work] | None = None, *, progress: int = 30) -> None:
@@ -74,7 +72,7 @@ class Run:
         self.seed = seed
         self.random = Random(seed)
         self.history = History()
-        self.told: list[str] = []
+        self.reports: list[str] = []
         self.progress = progress
         self.drains_in_order = True
         works = crew(system, publishers=3) if works is None else works
@@ -83,7 +81,8 @@ class Run:
         ]
 
     def __repr__(self) -> str:
-        return f"seed {self.seed}, {len(self.told)} faults ({', '.join(self.told[-3:])}), {self.history.figures()}"
+        last = ", ".join(self.reports[-3:])
+        return f"seed {self.seed}, {len(self.reports)} faults ({last}), {self.history.figures()}"
 
     def begin(self) -> None:
         """Declare the queues and let the clients work."""
@@ -93,18 +92,18 @@ class Run:
         self.await_progress()
 
     def suffer(self, faults: Sequence[Fault], check: Callable[[], Sequence[str]] = tuple) -> None:
-        """Let each fault happen in turn, and check after each that work continues and what `check` finds."""
+        """Inject the faults in turn; after each, assert that work continues and that `check` finds nothing."""
         for fault in faults:
-            time.sleep(self.random.random() * 0.1)  # not a wait for an event: the moment of the fault
+            time.sleep(self.random.random() * 0.1)  # the time of the fault, not a wait for an event
             began = time.monotonic()
-            self.told.append(fault(self))
+            self.reports.append(fault(self))
             self.await_progress()
-            self.told[-1] += f" ({time.monotonic() - began:.1f} s)"
+            self.reports[-1] += f" ({time.monotonic() - began:.1f} s)"
             found = check()
             assert not found, f"{self!r}: {found}"
 
     def await_progress(self) -> None:
-        """Return when enough messages were confirmed and settled since the call."""
+        """Wait until `progress` messages were confirmed and settled since the call."""
         confirms, settlements = self.history.confirms + self.progress, self.history.settlements + self.progress
 
         def is_enough() -> bool:
@@ -120,7 +119,7 @@ class Run:
             raise
 
     def end(self) -> None:
-        """Let the clients leave, drain the queues and assert that the history is in order."""
+        """End the clients, drain the queues and assert that the history has no faults."""
         if any(isinstance(member.work, Governing) for member in self.members):
             self.system.await_(lambda: self.history.changes > 0, f"a change of the definitions is answered, {self!r}")
         for member in self.members:
@@ -129,7 +128,7 @@ class Run:
             member.join(60)
             assert not member.is_alive(), f"{member.name} does not leave, {self!r}"
         self._check_members()
-        time.sleep(DELAY_MAX_MS / 1000)  # not a wait for an event: for so long the last message may be delayed
+        time.sleep(DELAY_MAX_MS / 1000)  # the longest delay of a message, not a wait for an event
         try:
             self.system.await_(self.system.agrees, f"all nodes have the same definitions, {self!r}")
             self.system.await_(self.system.is_at_rest, f"no node holds a message without clients, {self!r}")
@@ -147,7 +146,7 @@ class Run:
             stops=self.system.stops,
             rewinds=self.system.rewinds,
         ).judge()
-        assert not verdict.faults, f"{self!r}\n{self.told}\n{verdict.report()}"
+        assert not verdict.faults, f"{self!r}\n{self.reports}\n{verdict.report()}"
 
     def _check_members(self) -> None:
         for member in self.members:
@@ -186,7 +185,7 @@ class Run:
     ) -> None:
         """Consume and ack everything of a queue until all queues are empty.
 
-        A node may starve on a busy machine until the others count it out; then the next one serves.
+        A node may starve on a busy machine until the others declare it dead; then the next node is used.
         """
         lost: list[Gone] = []
         try:
@@ -194,7 +193,7 @@ class Run:
                 try:
                     _consume_all(Conversation(address, self.history, f"drain-{queue}", node), queue, empty)
                 except Gone as gone:
-                    self.told.append(f"drain of {queue} on {node}: {gone}")
+                    self.reports.append(f"drain of {queue} on {node}: {gone}")
                     self.drains_in_order = False
                     lost.append(gone)
                 else:

@@ -27,7 +27,8 @@ from tools.postgres_server import PostgresFailed, PostgresServer
 
 LEASE_MS: Final = 500
 ASK_S: Final = 20.0
-LOOKS: Final = 10
+AWAIT_S: Final = 30.0
+CHECKS_MAX: Final = 10
 HELD: Final = "SELECT count(*) FROM slot WHERE holder <> ''"
 REMAINING: Final = """
 SELECT level, number, holder, epoch, count, bit_count(bits) AS bits, bit_count(seen) AS seen FROM slot LIMIT 20
@@ -54,9 +55,9 @@ class System:
         self.schema = schema
         self.lease_ms = lease_ms
         self.environment = environment
-        self.nodes: Mapping[str, BrokerProcess] = {}  # replaced, never changed: clients look at it from their threads
+        self.nodes: Mapping[str, BrokerProcess] = {}  # replaced, never changed: client threads read it
         self.proxies: dict[str, Proxy] = {}
-        self.frozen: dict[str, float] = {}  # since when
+        self.frozen: dict[str, float] = {}  # the time of the stop
         self.stops: list[Stop] = []
         self.rewinds: list[Rewind] = []
         self._standby: PostgresServer | None = None
@@ -67,7 +68,7 @@ class System:
     # ---- nodes
 
     def add(self, name: str) -> None:
-        """Add a node, which does not run yet."""
+        """Add a node without starting it."""
         node = BrokerProcess(self.folder / name, environment=self.environment)
         if self.postgres is not None:
             proxy = self.proxies[name] = Proxy(self.postgres.url)
@@ -108,12 +109,12 @@ class System:
         return self.postgres
 
     def dump(self) -> None:
-        """Write what pg_dump has of the schema."""
+        """Write a pg_dump of the schema."""
         words = ["--format", "custom", "--schema", self.schema, "--file", self._copy("dump"), self.database.url]
         subprocess.run([self.database.program("pg_dump"), *words], check=True, capture_output=True)
 
     def restore_dump(self) -> None:
-        """Go back to the dump in one transaction. A node may have locked what it drops next: it is tried again."""
+        """Restore the dump in one transaction; try again if a node holds a conflicting lock."""
         words = ["--clean", "--single-transaction", "--dbname", self.database.url, self._copy("dump")]
         command = [str(self.database.program("pg_restore")), *words]
         wait_until(lambda: not subprocess.run(command, capture_output=True, check=False).returncode, "a restore")
@@ -137,13 +138,13 @@ class System:
         self._add_standby()
 
     def promote(self) -> None:
-        """Kill the primary and promote its standby, which gets the primary's address and a standby of its own."""
+        """Kill the primary, promote its standby behind the same address, and start a new standby."""
         assert self._standby is not None, "no standby"
         self.database.kill()
         self._standby.promote()
         self.postgres = self._standby
         for proxy in self.proxies.values():
-            proxy.lead_to(self.postgres.url)
+            proxy.redirect(self.postgres.url)
             proxy.cut()
         self._add_standby()
 
@@ -153,7 +154,7 @@ class System:
         wait_until(lambda: self.database.sql(synchronous) == "1", "the standby is synchronous")
 
     def running(self) -> list[tuple[str, BrokerAddress]]:
-        """Return name and address of each node that clients may connect to."""
+        """Return the name and address of each node that accepts clients."""
         return [(name, node.address) for name, node in self.nodes.items() if node.alive and node.address.port]
 
     def kill(self, name: str) -> None:
@@ -172,7 +173,7 @@ class System:
         self.nodes[name].running.send_signal(signal.SIGCONT)
 
     def ask(self, node: str, verb: str, /, **arguments: Any) -> Any:
-        """Return what a node answers over its control socket. Raises: Unanswered."""
+        """Return the answer of a node's control socket. Raises: Unanswered."""
         return ask(self.nodes[node].folder, verb, silence_s=ASK_S, **arguments)
 
     def agrees(self) -> bool:
@@ -181,7 +182,7 @@ class System:
         return all(one == found[0] for one in found)
 
     def died(self) -> list[str]:
-        """Return what the nodes that ended by themselves logged."""
+        """Return the logs of the nodes that ended by themselves."""
         texts = []
         for name, node in self.nodes.items():
             if node.process is not None and not node.alive:
@@ -203,22 +204,22 @@ class System:
         return self.sql(UNSETTLED) == "0"
 
     def sql(self, query: str) -> str:
-        """Run a query in the schema of the nodes; return "" while PostgreSQL is away."""
+        """Run a query in the schema of the nodes; return "" while PostgreSQL is unavailable."""
         try:
             return self.database.sql(f'SET search_path TO "{self.schema}"; {query}')
         except PostgresFailed:
             return ""
 
     def remains(self) -> str:
-        """Return what is unsettled, and what the nodes logged last."""
+        """Return the unsettled messages, and the last lines of the nodes' logs."""
         rows = self.sql(REMAINING) if self.postgres is not None else ""
         logs = [f"{name}:\n{node.stderr()[-2000:]}" for name, node in self.nodes.items() if node.alive]
         return "\n".join(["level|number|holder|epoch|count|bits|seen", rows, *logs])
 
     def violations(self) -> list[str]:
-        """Return what in the tables contradicts the invariants, as soon as PostgreSQL takes connections."""
+        """Wait until PostgreSQL accepts connections, and return the violated invariants of the tables."""
 
-        async def look() -> list[str]:
+        async def check() -> list[str]:
             settings = {"search_path": self.schema}
             connection = await asyncpg.connect(self.database.url, server_settings=settings)
             try:
@@ -226,24 +227,24 @@ class System:
             finally:
                 await connection.close()
 
-        wait_until(lambda: self.sql("SELECT 1") == "1", "PostgreSQL takes connections")
-        found = asyncio.run(look())
-        for _ in range(LOOKS):  # a limit that has just come counts what was under way a moment later
+        wait_until(lambda: self.sql("SELECT 1") == "1", "PostgreSQL accepts connections")
+        found = asyncio.run(check())
+        for _ in range(CHECKS_MAX):  # the counter of a new limit includes concurrent calls a moment later
             if not found or not all(text.startswith("counter is wrong") for text in found):
                 break
             time.sleep(0.1)
-            found = asyncio.run(look())
+            found = asyncio.run(check())
         return found
 
-    def await_(self, condition: Callable[[], bool], what: str, deadline_s: float = 30) -> None:
-        """Return when the condition holds; fail at once when a node has ended by itself."""
+    def await_(self, condition: Callable[[], bool], what: str) -> None:
+        """Wait until the condition is true; fail at once when a node has ended by itself."""
 
         def holds() -> bool:
             died = self.died()
             assert not died, "\n".join(died)
             return condition()
 
-        wait_until(holds, what, deadline_s)
+        wait_until(holds, what, AWAIT_S)
 
     def _counts(self) -> list[tuple[int, int]]:
         ((_, address),) = self.running()
@@ -257,4 +258,4 @@ class System:
 
 
 def _no_standby(_primary: PostgresServer) -> PostgresServer:
-    raise AssertionError("nobody starts standbys")
+    raise AssertionError("no function to start standbys")

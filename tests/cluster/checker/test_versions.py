@@ -75,7 +75,7 @@ def test_a_pooler_in_session_mode(tmp_path: Path, durable_postgres: PostgresServ
     system = System(tmp_path, "ab", durable_postgres)
     try:
         for proxy in system.proxies.values():
-            proxy.lead_to(pooler.url)
+            proxy.redirect(pooler.url)
         system.start()
         suffer(system, 1)
     finally:

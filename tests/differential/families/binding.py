@@ -1,4 +1,4 @@
-"""Bindings of queues: repeated, missing, with arguments, and what they route."""
+"""Bindings of queues: repeated, missing, with arguments, and their routing."""
 
 from __future__ import annotations
 

@@ -30,12 +30,11 @@ def _dead(name: str, *steps: Step) -> Conversation:
     return Conversation(f"dead_letter/{name}", steps)
 
 
-def _buried(*, key: str | None = "~dead", **fields: Any) -> list[Step]:
+def _buried(**fields: Any) -> list[Step]:
     """Return the steps that declare a queue and the target of its dead letters."""
-    keyed = {} if key is None else {"x_dead_letter_routing_key": key}
     return [
         queue("A1", "~dead"),
-        queue("A1", "~q", x_dead_letter_exchange="", **keyed, **fields),
+        queue("A1", "~q", x_dead_letter_exchange="", x_dead_letter_routing_key="~dead", **fields),
     ]
 
 

@@ -1,4 +1,4 @@
-"""Operations that the pika tests have in common."""
+"""Operations shared by the pika tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def parameters(address: BrokerAddress, **options: Any) -> pika.ConnectionParamet
 
 
 def cut(text: str) -> str:
-    """Return a reply text as a short string: RabbitMQ cuts a longer one at 252 bytes and adds dots."""
+    """Return a reply text as a short string: RabbitMQ cuts one over 255 bytes at 252 and appends dots."""
     encoded = text.encode()
     return text if len(encoded) <= 255 else encoded[:252].decode() + "..."
 
@@ -52,7 +52,7 @@ def channel_of(address: BrokerAddress) -> Iterator[BlockingChannel]:
 
 
 def publish(channel: BlockingChannel, queue: str, *bodies: bytes, persistent: bool = False) -> None:
-    """Publish bodies to a queue through the default exchange, and return when the broker has confirmed them."""
+    """Publish bodies to a queue through the default exchange, and wait for the confirms."""
     if not channel._delivery_confirmation:
         channel.confirm_delivery()
     properties = pika.BasicProperties(delivery_mode=2 if persistent else 1)
@@ -61,7 +61,7 @@ def publish(channel: BlockingChannel, queue: str, *bodies: bytes, persistent: bo
 
 
 def drain(channel: BlockingChannel, queue: str) -> list[bytes]:
-    """Fetch everything ready from a queue and return the bodies in order."""
+    """Get all ready messages of a queue, and return their bodies in order."""
     bodies = []
     while (got := channel.basic_get(queue, auto_ack=True))[0] is not None:
         bodies.append(got[2])
@@ -84,9 +84,9 @@ class Received:
         self.tags: list[int] = []
         self.redelivered: list[bool] = []
         self.keys: list[str] = []
-        self.tag: str = channel.basic_consume(queue, self._take, auto_ack=auto_ack, **options)
+        self.tag: str = channel.basic_consume(queue, self._record, auto_ack=auto_ack, **options)
 
-    def _take(self, channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
+    def _record(self, channel: BlockingChannel, method: Any, properties: Any, body: bytes) -> None:
         self.bodies.append(body)
         self.tags.append(method.delivery_tag)
         self.redelivered.append(method.redelivered)
@@ -102,10 +102,9 @@ class Received:
         return self.bodies
 
     def settle(self) -> list[bytes]:
-        """Return the bodies once everything that the broker sent before this call has arrived."""
-        # Round trips on the same channel about the same queue: answers come in order, so earlier deliveries arrive
-        # first. A delivery that the broker must NOT make could still follow; the second round trip allows it without
-        # a sleep.
+        """Return the bodies after all deliveries that the broker sent before this call have arrived."""
+        # Round trips on the channel and queue: earlier deliveries arrive before the answer. A delivery that the broker
+        # must not make could follow the first answer; the second round trip would show it, without a sleep.
         for _ in range(2):
             self.channel.queue_declare(self.queue, passive=True)
         self.channel.connection.process_data_events(time_limit=0)

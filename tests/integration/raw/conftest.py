@@ -1,4 +1,4 @@
-"""A client that behaves well while others do not."""
+"""A well-behaved client beside misbehaving ones."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class ControlClient:
         self.rounds = 0
 
     def check(self) -> None:
-        """Publish a message and fetch it; it must be the only one."""
+        """Publish a message and get it; it must be the only one in the queue."""
         self.rounds += 1
         body = f"round {self.rounds}".encode()
         self.client.send(publish_frames(1, "", self.queue, body))

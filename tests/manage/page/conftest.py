@@ -1,4 +1,4 @@
-"""A headless browser, a broker and a tab that shows its page; the tests share the first two."""
+"""A headless browser and a broker, which the tests share, and a new tab with the broker's page for each test."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def shown(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Broke
 
 
 class Tab:
-    """A tab. `faults` has what the page did wrong: errors, violations of its policy, requests to other hosts."""
+    """A tab. `faults` lists the page's errors, violations of its policy and requests to other hosts."""
 
     def __init__(self, page: Any, base: str) -> None:
         self.page = page
@@ -76,12 +76,12 @@ class Tab:
             self.faults.append(f"request to another host: {url}")
 
     async def show(self, *words: str, query: str = "") -> None:
-        """Go to a screen and wait until it is there."""
+        """Open a screen and wait until it is complete."""
         path = "/".join(quote(word, safe="") for word in words)
         await self.open(f"#/{path}{query}")
 
     async def open(self, address: str) -> None:
-        """Go to an address and wait until its screen is complete."""
+        """Open an address and wait until its screen is complete."""
         await self.page.goto(f"{self.base}/{address}")
         await self.page.wait_for_selector(f'.content[data-shown="{address}"]')
 
@@ -90,7 +90,7 @@ class Tab:
         return str(await self.page.inner_text(selector))
 
     async def sees(self, text: str, selector: str = "main") -> None:
-        """Wait until an element shows a text; what is hidden does not count."""
+        """Wait until an element shows a text; hidden text does not count."""
         from playwright.async_api import expect
 
         element = self.page.locator(selector, has_text=text).first
@@ -98,7 +98,7 @@ class Tab:
         await expect(element).to_contain_text(text, use_inner_text=True, timeout=WAIT_MS)
 
     async def press(self, *keys: str) -> None:
-        """Press keys, one after the other."""
+        """Press keys in order."""
         for key in keys:
             await self.page.keyboard.press(key)
 
@@ -121,7 +121,7 @@ async def tab(stranger: Tab, shown: BrokerServer) -> Tab:
 
 
 async def logged_in(tab: Tab, broker: BrokerServer, user: str, password: str) -> Tab:
-    """Give a tab the cookie of a session."""
+    """Log in over the API, and store the session cookie in the tab."""
     headers = {"X_Requested_With": "slotmq", "Origin": tab.base}
     body = {"username": user, "password": password}
     said = await ask(broker, "POST", "/api/session", body, user=None, **headers)
@@ -137,4 +137,4 @@ async def eventually(condition: Callable[[], object]) -> None:
         if condition():
             return
         await asyncio.sleep(LOOK_MS / 1000)
-    raise AssertionError("it did not happen")
+    raise AssertionError(f"not within {WAIT_MS} ms")

@@ -1,4 +1,4 @@
-"""A tab that notes which fields the page reads that the API's answers do not have."""
+"""Records the fields that the page reads although the API's answers lack them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ WATCH = """
     try {
       return await fetched(...given);
     } finally {
-      setTimeout(() => { window.asking -= 1; }, 30); // what waits for the answer asks for more at once
+      setTimeout(() => { window.asking -= 1; }, 30); // code that awaited the answer may send the next request
     }
   };
   Response.prototype.text = async function () {
@@ -44,35 +44,35 @@ WATCH = """
 SOMETIMES = {
     "connection_name": "a client may name its connection",
     "user_provided_name": "a client may name its connection",
-    "original-expiration": "a dead letter may have had one",
+    "original-expiration": "only some dead letters had one",
     "x-priority": "a consumer may have one",
-    "timestamp": "of a publisher that sets it",
-    "gone": "of a queue that is deleted",
-    "idle_since": "of what nothing happens to",
-    "overlay[].passing": "of an inner broker",
-    "unacked[].node": "of a message that another node's client holds",
+    "timestamp": "only some publishers set it",
+    "gone": "only deleted queues have it",
+    "idle_since": "only idle objects have it",
+    "overlay[].passing": "only inner brokers have it",
+    "unacked[].node": "only messages unacked by another node's client have it",
 }
-"""Fields that some answers lack by right: the page reads each with what stands for it."""
+"""Fields that some answers may lack, with the reason; the page handles their absence."""
 OF_OTHERS = ("/api/exchanges", ("exclusive", "operator_policy")), ("/api/queues", ("internal",))
-"""What is asked of queues and exchanges alike, to show their features."""
+"""Fields of either queues or exchanges that shared code reads from both, to show their features."""
 
 
 async def watch_fields(tab: Tab) -> None:
-    """Record what is read from the next page load on."""
+    """Start to record with the next page load."""
     await tab.page.add_init_script(WATCH)
 
 
 async def page_has(tab: Tab, condition: str) -> None:
-    """Wait until a condition holds in the page, whose policy lets no text be evaluated there."""
+    """Wait until a condition holds in the page. Its policy forbids eval, so Playwright's own wait cannot be used."""
     for _ in range(WAIT_MS // LOOK_MS):
         if await tab.page.evaluate(condition):
             return
         await asyncio.sleep(LOOK_MS / 1000)
-    raise AssertionError(f"it did not happen: {condition}")
+    raise AssertionError(f"not within {WAIT_MS} ms: {condition}")
 
 
 async def lacking_fields(tab: Tab) -> set[str]:
-    """Return the fields that were read from answers without them, once nothing is asked for any more."""
+    """Wait until no request is open, and return the fields that were read but missing."""
     await page_has(tab, "window.asking === 0")
     fields: list[str] = await tab.page.evaluate("[...window.lacking]")
     others = {(start, name) for start, names in OF_OTHERS for name in names}

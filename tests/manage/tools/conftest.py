@@ -1,4 +1,4 @@
-"""One broker with its management API for the tools of others, each of which works in a vhost of its own."""
+"""A broker with the management API for tests of other projects' tools; each test gets its own vhost."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from broker.testing import Broker
 from tests.http_talk import Web
 
 RABBITMQ_API = os.environ.get("SLOTMQ_TEST_API")
-"""The management API of another broker (http://127.0.0.1:15672), to see what the tools do there; its AMQP address is in
-SLOTMQ_TEST_URL."""
+"""The management API of another broker to test, such as http://127.0.0.1:15672; its AMQP URL is SLOTMQ_TEST_URL."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Managed:
     """A broker with a management API, and a vhost."""
 
     url: str
-    """Of its management API, without a path."""
+    """The URL of the management API, without a path."""
     amqp_port: int
     vhost: str
 

@@ -1,4 +1,4 @@
-"""Runs Debian's rabbitmqadmin once for each line of standard input, so that its tests start one interpreter.
+"""Runs Debian's rabbitmqadmin once per line of standard input, to start only one interpreter for all tests.
 
 Shapes: a line is `{"words": [...], "input": "..."}`, an answer is `{"code": 0, "out": "...", "err": "..."}`.
 """
@@ -14,7 +14,7 @@ from pathlib import Path
 
 
 def main(script: Path) -> None:
-    """Run the script, unchanged and from its beginning, for each line."""
+    """Run the whole script anew for each line."""
     code = compile(script.read_text(encoding="utf-8"), str(script), "exec")
     answers, lines = sys.stdout, sys.stdin
     for line in lines:
@@ -28,7 +28,7 @@ def main(script: Path) -> None:
                 exec(code, {"__name__": "__main__", "__file__": str(script)})
             except SystemExit as end:
                 exit_code = int(end.code or 0)
-            except Exception:  # noqa: BLE001 - what its user would see
+            except Exception:  # noqa: BLE001 - the output that a user would see
                 traceback.print_exc()
                 exit_code = 1
         print(json.dumps({"code": exit_code, "out": out.getvalue(), "err": err.getvalue()}), file=answers, flush=True)

@@ -13,12 +13,12 @@ from typing import Any
 
 PROJECT = Path(__file__).resolve().parents[3]
 FETCHED = PROJECT / "build" / "rabbitmqadmin"
-"""Where `.ci/rabbitmqadmin` puts the script on a machine without RabbitMQ."""
+"""The path to which `.ci/rabbitmqadmin` downloads the script on a machine without RabbitMQ."""
 RUNS = Path(__file__).with_name("each_rabbitmqadmin.py")
 
 
 def rabbitmqadmin_script() -> Path | None:
-    """Return the script, None when there is none or only the program of RabbitMQ 4."""
+    """Return the script, or None if it is not installed or is RabbitMQ 4's program, which is no Python."""
     for found in (shutil.which("rabbitmqadmin"), FETCHED):
         if found is not None and Path(found).exists() and Path(found).read_bytes()[:64].find(b"python") > 0:
             return Path(found)
@@ -35,11 +35,15 @@ class Printed:
 
 
 class RabbitmqAdmin:
-    """The script, in a process of its own that runs it once for each call."""
+    """Runs the script in a separate process, once for each call."""
 
     def __init__(self, script: Path, home: Path, port: int) -> None:
         self.options = ["--host", "127.0.0.1", "--port", str(port)]
-        environment = {**os.environ, "HOME": str(home), "PYTHONDONTWRITEBYTECODE": "1"}  # no ~/.rabbitmqadmin.conf
+        environment = {
+            **os.environ,
+            "HOME": str(home),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }  # no .rabbitmqadmin.conf
         self._process = subprocess.Popen(
             [sys.executable, str(RUNS), str(script)],
             stdin=subprocess.PIPE,
@@ -61,7 +65,7 @@ class RabbitmqAdmin:
         return printed.out
 
     def rows(self, *words: str) -> Any:
-        """Run a command that lists, and return its rows."""
+        """Run a list command, and return its rows."""
         return json.loads(self.say("--format", "raw_json", *words))
 
     def names(self, noun: str, *options: str) -> set[str]:

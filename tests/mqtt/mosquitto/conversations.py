@@ -1,4 +1,4 @@
-"""Conversations of raw MQTT clients, which Mosquitto and SlotMQ answer alike."""
+"""Conversations of raw MQTT clients, in which the answers of Mosquitto and SlotMQ are compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["CONVERSATIONS", "Answer", "Step"]
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A packet with the n-th packet id that the broker has chosen in the conversation, counted from 1."""
+    """A reply packet; `number` selects one of the packet ids used by the broker in the conversation, from 1."""
 
     first: int
     number: int
@@ -25,9 +25,9 @@ class Answer:
 
 
 Step: TypeAlias = "tuple[str, bytes | Answer | float | None]"
-"""A connection (the letter is the client, a digit its later connections), and what it sends; None drops the socket, a
-number waits that many seconds."""
-Told: TypeAlias = Callable[[str, int], Iterator[Step]]
+"""A connection and a packet that it sends; None closes the socket, a float is a pause in seconds. The connection is a
+letter for the client, with a digit for its later connections."""
+Script: TypeAlias = Callable[[str, int], Iterator[Step]]
 
 CONVERSATIONS: Final[dict[str, list[Step]]] = {}
 PING: Final = packet(0xC0)
@@ -37,25 +37,25 @@ HOUR: Final = b"\x11\0\0\x0e\x10"
 ONE_S: Final = b"\x02\0\0\0\1"
 
 
-def told(*versions: int) -> Callable[[Told], Told]:
-    """Add a conversation for each version; its function gets the beginning of its names, and the version."""
+def in_versions(*versions: int) -> Callable[[Script], Script]:
+    """Add a conversation for each MQTT version; its function receives the prefix of its names and the version."""
 
-    def added(tell: Told) -> Told:
+    def added(script: Script) -> Script:
         for version in versions:
-            name = f"{tell.__name__}-{version}"
-            CONVERSATIONS[name] = list(tell(name, version))
-        return tell
+            name = f"{script.__name__}-{version}"
+            CONVERSATIONS[name] = list(script(name, version))
+        return script
 
     return added
 
 
 def lasting(name: str, version: int) -> bytes:
-    """Return a CONNECT for a session of an hour."""
+    """Return a CONNECT with a session that lasts an hour (version 5) or does not expire."""
     return connect(name, version, clean=False, properties=HOUR if version == 5 else b"")
 
 
 def extra(version: int, properties: bytes) -> bytes:
-    """Return the properties of a packet with their length."""
+    """Return the encoded properties with their length; nothing before version 5."""
     return varint(len(properties)) + properties if version == 5 else b""
 
 
@@ -85,19 +85,19 @@ def unsub(version: int, number: int, *filters: str) -> bytes:
 
 
 def reply(kind: int, number: int) -> bytes:
-    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP of a packet id that the client has chosen."""
+    """Return a PUBACK, PUBREC, PUBREL or PUBCOMP with the client's packet id."""
     return packet(kind, number.to_bytes(2, "big"))
 
 
 def will(version: int, topic: str, body: bytes, properties: bytes = b"") -> bytes:
-    """Return a will as it stands in a CONNECT."""
+    """Return a will in the encoding of CONNECT."""
     return extra(version, properties) + text(topic) + text(body)
 
 
 # -- connecting --------------------------------------------------------------------------------------------------------
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_ping_disconnect(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A", PING
@@ -105,81 +105,81 @@ def connect_ping_disconnect(me: str, v: int) -> Iterator[Step]:
     yield "A", GOODBYE
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_without_an_id(_me: str, v: int) -> Iterator[Step]:
     yield "A", connect("", v)
     yield "B", connect("", v, clean=False)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_with_a_wrong_password(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v, password="wrong")
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_without_a_login(me: str, v: int) -> Iterator[Step]:
     yield "A", packet(0x10, text("MQTT"), bytes([v, 2]), b"\0\x3c", extra(v, b""), text(me))
 
 
-@told(2, 6, 255)
+@in_versions(2, 6, 255)
 def connect_with_an_unknown_version(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_with_another_protocol(me: str, v: int) -> Iterator[Step]:
     yield "A", packet(0x10, text("MQTX"), bytes([v, 2]), b"\0\x3c", extra(v, b""), text(me))
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_with_wrong_flags(me: str, v: int) -> Iterator[Step]:
     for letter, flags in (("A", 0x03), ("B", 0x1E), ("C", 0x0A), ("D", 0x22)):
         rest = will(v, me, b"x") if flags & 4 else b""
         yield letter, packet(0x10, text("MQTT"), bytes([v, flags]), b"\0\x3c", extra(v, b""), text(me), rest)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_with_header_flags(me: str, v: int) -> Iterator[Step]:
     yield "A", b"\x11" + connect(me, v)[1:]
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_cut_short(me: str, v: int) -> Iterator[Step]:
     whole = connect(me, v)
     yield "A", packet(0x10, whole[2:-3])
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def connect_twice(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A", connect(me, v)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def packets_before_connect(me: str, v: int) -> Iterator[Step]:
     yield from zip("ABCD", (PING, pub(v, me, b"x"), sub(v, 1, (me, 0)), GOODBYE), strict=True)
 
 
-@told(5)
+@in_versions(5)
 def connect_properties_that_cannot_be(me: str, _v: int) -> Iterator[Step]:
     wrong = (b"\x21\0\0", b"\x21\0\5\x21\0\5", b"\x27\0\0\0\0", b"\x19\2", b"\x01\1", b"\x7f\0", b"\x16\0\1a")
     for letter, properties in zip("ABCDEFG", wrong, strict=True):
         yield letter, connect(me + letter, properties=properties)
 
 
-@told(5)
+@in_versions(5)
 def connect_with_enhanced_authentication(me: str, _v: int) -> Iterator[Step]:
     yield "A", connect(me, properties=b"\x15" + text("SCRAM-SHA-1"))
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def a_client_id_is_taken_over(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A2", connect(me, v)
     yield "A2", PING
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def keep_alive_ends(me: str, v: int) -> Iterator[Step]:
     yield "R", connect(f"{me}-r", v)
     yield "R", sub(v, 1, (me, 0))
@@ -190,7 +190,7 @@ def keep_alive_ends(me: str, v: int) -> Iterator[Step]:
 # -- subscribing -------------------------------------------------------------------------------------------------------
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def subscribe_lists(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield (
@@ -201,14 +201,14 @@ def subscribe_lists(me: str, v: int) -> Iterator[Step]:
     yield "A", pub(v, f"{me}/a", b"one", 1, 9)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def subscribe_filters_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     for letter, wrong in zip("ABCDEF", ("a/#/b", "a#", "a+/b", "#/", "", "a/b+"), strict=True):
         yield letter, connect(me + letter, v)
         yield letter, sub(v, 1, (f"{me}/good", 1), (wrong, 0))
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def subscribes_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     for letter, wrong in {
         "A": packet(0x82, b"\0\1", extra(v, b"")),
@@ -224,7 +224,7 @@ def subscribes_that_cannot_be(me: str, v: int) -> Iterator[Step]:
         yield letter, wrong
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def unsubscribes_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     wrong = (packet(0xA2, b"\0\1", extra(v, b"")), unsub(v, 0, me), b"\xa0" + unsub(v, 1, me)[1:], unsub(v, 1, ""))
     for letter, octets in zip("ABCD", wrong, strict=True):
@@ -232,7 +232,7 @@ def unsubscribes_that_cannot_be(me: str, v: int) -> Iterator[Step]:
         yield letter, octets
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def unsubscribe(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A", sub(v, 1, (f"{me}/a", 0), (f"{me}/b", 1))
@@ -241,7 +241,7 @@ def unsubscribe(me: str, v: int) -> Iterator[Step]:
     yield "A", pub(v, f"{me}/b", b"yes")
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def overlapping_filters(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A", sub(v, 1, (f"{me}/#", 1), (f"{me}/+", 1), (f"{me}/a", 1))
@@ -250,7 +250,7 @@ def overlapping_filters(me: str, v: int) -> Iterator[Step]:
     yield "A", Answer(PUBACK, 1)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def overlapping_filters_at_several_qos(me: str, v: int) -> Iterator[Step]:
     yield "W", connect(f"{me}-w", v)
     yield "A", connect(me, v)
@@ -258,7 +258,7 @@ def overlapping_filters_at_several_qos(me: str, v: int) -> Iterator[Step]:
     yield "W", pub(v, f"{me}/a", b"once", 1, 1)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def topics_and_filters(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     names = (me, f"{me}/", f"/{me}", f"{me}//a", f"{me}/a/b", f"{me}/A", f"{me}/a.b", f"{me}/ü ☃")
@@ -269,14 +269,14 @@ def topics_and_filters(me: str, v: int) -> Iterator[Step]:
         yield "A", unsub(v, number, one)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def topics_with_a_dollar(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A", sub(v, 1, ("#", 0x20 if v == 5 else 0), ("$SYS/broker/never", 0))
     yield "A", PING
 
 
-@told(5)
+@in_versions(5)
 def subscription_identifiers(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "A", sub(v, 1, (f"{me}/#", 0), properties=b"\x0b\x07")
@@ -287,21 +287,21 @@ def subscription_identifiers(me: str, v: int) -> Iterator[Step]:
     yield "A", pub(v, f"{me}/a", b"none")
 
 
-@told(5)
+@in_versions(5)
 def subscription_identifiers_of_retained(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "A", pub(v, f"{me}/a", b"kept", flags=1)
     yield "A", sub(v, 2, (f"{me}/a", 1), properties=b"\x0b\x09")
 
 
-@told(5)
+@in_versions(5)
 def subscription_identifiers_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     for letter, properties in {"A": b"\x0b\0", "B": b"\x0b\1\x0b\2", "C": b"\x21\0\5", "D": b"\x0b"}.items():
         yield letter, connect(me + letter)
         yield letter, sub(v, 1, (me, 0), properties=properties)
 
 
-@told(5)
+@in_versions(5)
 def no_local(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "B", connect(f"{me}-b")
@@ -310,7 +310,7 @@ def no_local(me: str, v: int) -> Iterator[Step]:
     yield "B", pub(v, f"{me}/a", b"other", 1, 1)
 
 
-@told(5)
+@in_versions(5)
 def retain_as_published(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "B", connect(f"{me}-b")
@@ -321,7 +321,7 @@ def retain_as_published(me: str, v: int) -> Iterator[Step]:
     yield "A", pub(v, f"{me}/a", b"", 1, 3, flags=1)
 
 
-@told(5)
+@in_versions(5)
 def shared_subscription(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "W", connect(f"{me}-w")
@@ -335,7 +335,7 @@ def shared_subscription(me: str, v: int) -> Iterator[Step]:
     yield "W", pub(v, f"{me}/a", b"three", 1, 4)
 
 
-@told(5)
+@in_versions(5)
 def shared_subscriptions_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     wrong = ("$share/g", "$share//a", "$share/g+/a", "$share/g/")
     for letter, one in zip("ABCD", wrong, strict=True):
@@ -346,7 +346,7 @@ def shared_subscriptions_that_cannot_be(me: str, v: int) -> Iterator[Step]:
 # -- publishing --------------------------------------------------------------------------------------------------------
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def every_qos_to_every_qos(me: str, v: int) -> Iterator[Step]:
     yield "W", connect(f"{me}-w", v)
     for qos, letter in enumerate("ABC"):
@@ -357,7 +357,7 @@ def every_qos_to_every_qos(me: str, v: int) -> Iterator[Step]:
     yield "W", pub(v, f"{me}/2", b"two", 2, 2) + reply(PUBREL, 2)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def a_publish_without_a_subscriber(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A", pub(v, me, b"x", 1, 65535)
@@ -365,11 +365,11 @@ def a_publish_without_a_subscriber(me: str, v: int) -> Iterator[Step]:
     yield "A", reply(PUBREL, 65534)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def qos_2_in(me: str, v: int) -> Iterator[Step]:
     yield "R", lasting(f"{me}-r", v)
     yield "R", sub(v, 1, (me, 1))
-    yield "R", GOODBYE  # brokers differ in whether they deliver at the PUBLISH or at the PUBREL
+    yield "R", GOODBYE  # brokers differ in delivering at the PUBLISH or at the PUBREL
     yield "A", connect(me, v)
     yield "A", pub(v, me, b"two", 2, 5)
     yield "A", pub(v, me, b"two", 2, 5, flags=8)
@@ -379,7 +379,7 @@ def qos_2_in(me: str, v: int) -> Iterator[Step]:
     yield "R2", lasting(f"{me}-r", v)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def qos_2_in_over_two_connections(me: str, v: int) -> Iterator[Step]:
     yield "R", lasting(f"{me}-r", v)
     yield "R", sub(v, 1, (me, 1))
@@ -394,7 +394,7 @@ def qos_2_in_over_two_connections(me: str, v: int) -> Iterator[Step]:
     yield "R2", lasting(f"{me}-r", v)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def qos_2_out(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A", sub(v, 1, (me, 2))
@@ -404,7 +404,7 @@ def qos_2_out(me: str, v: int) -> Iterator[Step]:
     yield "A", PING
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def qos_2_out_over_connections(me: str, v: int) -> Iterator[Step]:
     yield "W", connect(f"{me}-w", v)
     yield "A", lasting(me, v)
@@ -420,7 +420,7 @@ def qos_2_out_over_connections(me: str, v: int) -> Iterator[Step]:
     yield "A4", lasting(me, v)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def acks_of_unknown_packet_ids(me: str, v: int) -> Iterator[Step]:
     for letter, kind in zip("ABCD", (PUBACK, PUBREC, PUBREL, PUBCOMP), strict=True):
         yield letter, connect(me + letter, v)
@@ -428,7 +428,7 @@ def acks_of_unknown_packet_ids(me: str, v: int) -> Iterator[Step]:
         yield letter, PING
 
 
-@told(5)
+@in_versions(5)
 def an_ack_with_a_reason_code(me: str, v: int) -> Iterator[Step]:
     yield "A", lasting(me, v)
     yield "A", sub(v, 1, (me, 2))
@@ -439,7 +439,7 @@ def an_ack_with_a_reason_code(me: str, v: int) -> Iterator[Step]:
     yield "A2", lasting(me, v)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def redelivery(me: str, v: int) -> Iterator[Step]:
     yield "W", connect(f"{me}-w", v)
     yield "A", lasting(me, v)
@@ -457,7 +457,7 @@ def redelivery(me: str, v: int) -> Iterator[Step]:
     yield "A3", lasting(me, v)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def a_session_and_its_end(me: str, v: int) -> Iterator[Step]:
     yield "W", connect(f"{me}-w", v)
     yield "A", lasting(me, v)
@@ -471,7 +471,7 @@ def a_session_and_its_end(me: str, v: int) -> Iterator[Step]:
     yield "A4", lasting(me, v)
 
 
-@told(5)
+@in_versions(5)
 def an_expiry_of_zero(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, clean=False)
     yield "A", sub(v, 1, (me, 1))
@@ -482,7 +482,7 @@ def an_expiry_of_zero(me: str, v: int) -> Iterator[Step]:
     yield "A3", lasting(me, v)
 
 
-@told(5)
+@in_versions(5)
 def an_expiry_that_comes_with_the_disconnect(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "A", packet(0xE0, b"\0\5\x11\0\0\0\5")
@@ -493,7 +493,7 @@ def an_expiry_that_comes_with_the_disconnect(me: str, v: int) -> Iterator[Step]:
     yield "B2", lasting(f"{me}-b", v)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def publishes_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     for letter, wrong in {
         "A": pub(v, "a/+", b"x"),
@@ -510,7 +510,7 @@ def publishes_that_cannot_be(me: str, v: int) -> Iterator[Step]:
         yield letter, wrong
 
 
-@told(5)
+@in_versions(5)
 def publish_properties_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     wrong = (b"\x02\0\0\0\1\x02\0\0\0\1", b"\x26\0\1a", b"\x7e\1", b"\x11\0\0\0\1")
     for letter, properties in zip("ABCD", wrong, strict=True):
@@ -518,7 +518,7 @@ def publish_properties_that_cannot_be(me: str, v: int) -> Iterator[Step]:
         yield letter, pub(v, me, b"x", properties=properties)
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def packets_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     for letter, wrong in {
         "A": packet(0x00),
@@ -536,7 +536,7 @@ def packets_that_cannot_be(me: str, v: int) -> Iterator[Step]:
         yield letter, wrong
 
 
-@told(5)
+@in_versions(5)
 def properties_pass_through(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "A", sub(v, 1, (me, 1))
@@ -546,7 +546,7 @@ def properties_pass_through(me: str, v: int) -> Iterator[Step]:
     yield "A", pub(v, me, b"", 0, 0, b"\x01\0" + pairs)
 
 
-@told(5)
+@in_versions(5)
 def topic_aliases(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "A", sub(v, 1, (f"{me}/#", 1))
@@ -556,7 +556,7 @@ def topic_aliases(me: str, v: int) -> Iterator[Step]:
     yield "A", pub(v, "", b"moved", 1, 4, properties=b"\x23\0\1")
 
 
-@told(5)
+@in_versions(5)
 def topic_aliases_that_cannot_be(me: str, v: int) -> Iterator[Step]:
     for letter, wrong in {
         "A": pub(v, me, b"x", properties=b"\x23\0\0"),
@@ -568,7 +568,7 @@ def topic_aliases_that_cannot_be(me: str, v: int) -> Iterator[Step]:
         yield letter, wrong
 
 
-@told(5)
+@in_versions(5)
 def a_receive_maximum(me: str, v: int) -> Iterator[Step]:
     yield "W", connect(f"{me}-w")
     yield "A", connect(me, properties=b"\x21\0\2")
@@ -578,7 +578,7 @@ def a_receive_maximum(me: str, v: int) -> Iterator[Step]:
     yield "A", Answer(PUBACK, 1)
 
 
-@told(5)
+@in_versions(5)
 def a_maximum_packet_size(me: str, v: int) -> Iterator[Step]:
     yield "W", connect(f"{me}-w")
     yield "A", connect(me, properties=b"\x27\0\0\0\x50")
@@ -590,7 +590,7 @@ def a_maximum_packet_size(me: str, v: int) -> Iterator[Step]:
 # -- retained ----------------------------------------------------------------------------------------------------------
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def retained(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me, v)
     yield "A", sub(v, 1, (f"{me}/a", 1))
@@ -606,7 +606,7 @@ def retained(me: str, v: int) -> Iterator[Step]:
     yield "C", sub(v, 2, (f"{me}/b/c", 0))
 
 
-@told(5)
+@in_versions(5)
 def retain_handling(me: str, v: int) -> Iterator[Step]:
     yield "A", connect(me)
     yield "A", pub(v, me, b"kept", 1, 1, flags=1)
@@ -617,7 +617,7 @@ def retain_handling(me: str, v: int) -> Iterator[Step]:
     yield "A", sub(v, 11, (me, 0x30))
 
 
-@told(5)
+@in_versions(5)
 def retain_handling_of_a_session(me: str, v: int) -> Iterator[Step]:
     yield "A", lasting(me, v)
     yield "A", sub(v, 1, (me, 0x10))
@@ -628,7 +628,7 @@ def retain_handling_of_a_session(me: str, v: int) -> Iterator[Step]:
     yield "A2", sub(v, 1, (me, 0x00))
 
 
-@told(5)
+@in_versions(5)
 def expiry(me: str, v: int) -> Iterator[Step]:
     yield "W", connect(f"{me}-w")
     yield "A", lasting(me, v)
@@ -645,7 +645,7 @@ def expiry(me: str, v: int) -> Iterator[Step]:
 # -- wills -------------------------------------------------------------------------------------------------------------
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def wills(me: str, v: int) -> Iterator[Step]:
     yield "R", connect(f"{me}-r", v)
     yield "R", sub(v, 1, (f"{me}/#", 2))
@@ -660,7 +660,7 @@ def wills(me: str, v: int) -> Iterator[Step]:
     yield "S", sub(v, 1, (f"{me}/e", 0))
 
 
-@told(4, 5)
+@in_versions(4, 5)
 def a_will_at_take_over(me: str, v: int) -> Iterator[Step]:
     yield "R", connect(f"{me}-r", v)
     yield "R", sub(v, 1, (f"{me}/#", 1))
@@ -668,7 +668,7 @@ def a_will_at_take_over(me: str, v: int) -> Iterator[Step]:
     yield "A2", connect(me, v)
 
 
-@told(5)
+@in_versions(5)
 def a_will_with_properties(me: str, v: int) -> Iterator[Step]:
     yield "R", connect(f"{me}-r", v)
     yield "R", sub(v, 1, (me, 0))
@@ -677,7 +677,7 @@ def a_will_with_properties(me: str, v: int) -> Iterator[Step]:
     yield "A", packet(0xE0, b"\x04")
 
 
-@told(5)
+@in_versions(5)
 def delayed_wills(me: str, v: int) -> Iterator[Step]:
     yield "R", connect(f"{me}-r", v)
     yield "R", sub(v, 1, (f"{me}/#", 0))

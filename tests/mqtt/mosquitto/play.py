@@ -1,4 +1,4 @@
-"""Plays conversations with a broker, many at once, and tells its packets as lines that compare between two brokers."""
+"""Plays conversations with a broker, many at once, and returns its packets as lines comparable between two brokers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paho.mqtt.properties import Properties
 
 from tests.mqtt.mosquitto.conversations import CONVERSATIONS, Answer, Step
 
-__all__ = ["RECORDED", "Transcript", "play", "read_recording", "told", "write_recording"]
+__all__ = ["RECORDED", "Transcript", "play", "read_recording", "step_texts", "write_recording"]
 
 Transcript: TypeAlias = list[list[str]]
 RECORDED: Final = Path(__file__).with_name("recorded.json")
@@ -35,13 +35,13 @@ OWN: Final = {
     "TopicAliasMaximum",
     "WildcardSubscriptionAvailable",
 }
-"""What each broker says in its own way: its limits in a CONNACK, and its texts."""
+"""Properties not compared: a broker's limits in a CONNACK, and its texts."""
 CODES: Final = {0x81: "malformed", 0x82: "malformed", 0x10: "0x00"}
-"""Brokers differ in which error is which; whether nobody has subscribed depends on the other conversations."""
+"""Brokers choose between these error codes differently; 0x10 (no subscribers) depends on other conversations."""
 
 
 class Talker:
-    """One connection: its packets so far, of which `told` were told."""
+    """One connection and its received packets, of which the first `reported` are in the transcript."""
 
     def __init__(
         self, me: str, news: asyncio.Event, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, octets: bytes
@@ -51,7 +51,7 @@ class Talker:
         self.writer = writer
         self.version = 5 if octets[2:].startswith(b"\0\4MQTT\5") or octets[3:].startswith(b"\0\4MQTT\5") else 4
         self.heard: list[tuple[int, bytes]] = []
-        self.told = 0
+        self.reported = 0
         self.task = asyncio.create_task(self._listen(reader))
 
     async def _listen(self, reader: asyncio.StreamReader) -> None:
@@ -74,7 +74,7 @@ class Talker:
 
 
 class Conversation:
-    """The state of one conversation: its connections, and the packet ids that the broker has chosen."""
+    """The state of one conversation: its connections, and the packet ids used by the broker."""
 
     def __init__(self, name: str, port: int, quiet_s: float, expected: Transcript | None) -> None:
         self._me = name
@@ -122,7 +122,7 @@ class Conversation:
             talker.writer.write(said)
 
     async def _listen(self, wanted: int | None) -> None:
-        """Wait until as many packets as expected are here, and then for silence."""
+        """Wait until the expected number of packets has arrived, and then for silence."""
         if wanted is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(PATIENCE_S):
@@ -136,15 +136,15 @@ class Conversation:
                     await self._news.wait()
 
     def _count(self) -> int:
-        return sum(len(talker.heard) - talker.told for talker in self._talkers.values())
+        return sum(len(talker.heard) - talker.reported for talker in self._talkers.values())
 
     def _lines(self, name: str) -> list[str]:
         talker = self._talkers[name]
-        new = talker.heard[talker.told :]
-        talker.told = len(talker.heard)
+        new = talker.heard[talker.reported :]
+        talker.reported = len(talker.heard)
         ids = self._packet_ids.setdefault(name[0], [])
-        # In order: the answers, the acknowledgements of what the client published, and each QoS of deliveries; retained
-        # messages have no order.
+        # Sorted into answers, acknowledgements of publishes, and deliveries by QoS: only within each is the order
+        # guaranteed. Retained messages are sorted by content.
         found = []
         for number, (first, body) in enumerate(new):
             kind, lane = first >> 4, 0
@@ -153,12 +153,12 @@ class Conversation:
             elif kind in (3, 6):
                 lane = 2 + (first & 6 if kind == 3 else 4)
             found.append(((lane, first & 1, body if first & 0xF1 == 0x31 else b"", number), first, body))
-        said = [f"{name} {told_packet(first, body, talker.version, ids)}" for _, first, body in sorted(found)]
+        said = [f"{name} {packet_line(first, body, talker.version, ids)}" for _, first, body in sorted(found)]
         return [line.replace(self._me, "~") for line in said]
 
 
-def told_packet(first: int, body: bytes, version: int, ids: list[int]) -> str:
-    """Return a packet as a line; packet ids of the broker are numbers of their first occurrence."""
+def packet_line(first: int, body: bytes, version: int, ids: list[int]) -> str:
+    """Return a packet as a line; the broker's packet ids are replaced with the numbers of their first occurrence."""
     kind = first >> 4
     if not first:
         return "closed"
@@ -231,8 +231,8 @@ def play(
     return asyncio.run(everything())
 
 
-def told(me: str) -> list[str]:
-    """Return the steps of a conversation as they stand in its recording."""
+def step_texts(me: str) -> list[str]:
+    """Return the steps of a conversation in the form of its recording."""
     return [f"{name} {said!r}".replace(me, "~") for name, said in CONVERSATIONS.get(me, [])]
 
 
@@ -240,14 +240,16 @@ def write_recording(said: Mapping[str, Transcript]) -> None:
     """Write Mosquitto's answers, one line per step."""
     blocks = []
     for name, lines in sorted(said.items()):
-        rows = [json.dumps([step, *found]) for step, found in zip(told(name), lines, strict=True)]
+        rows = [json.dumps([step, *found]) for step, found in zip(step_texts(name), lines, strict=True)]
         blocks.append(f"{json.dumps(name)}: [\n" + ",\n".join(rows) + "\n]")
     RECORDED.write_text("{\n" + ",\n".join(blocks) + "\n}\n", encoding="utf-8")
 
 
 def read_recording() -> dict[str, Transcript]:
-    """Return Mosquitto's answers in the conversations that have not changed since."""
+    """Return the recorded answers of the conversations that have not changed since the recording."""
     recorded = json.loads(RECORDED.read_text(encoding="utf-8"))
     return {
-        name: [row[1:] for row in rows] for name, rows in recorded.items() if [row[0] for row in rows] == told(name)
+        name: [row[1:] for row in rows]
+        for name, rows in recorded.items()
+        if [row[0] for row in rows] == step_texts(name)
     }

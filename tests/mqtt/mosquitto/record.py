@@ -52,7 +52,7 @@ def mosquitto() -> Iterator[int]:
 
 
 def main() -> int:
-    """Record, and return the number of conversations that could not be recorded."""
+    """Write the recording, and return the number of conversations that could not be recorded."""
     runs = []
     for _ in range(2):
         with mosquitto() as port:

@@ -8,7 +8,7 @@ from tests.broker_process import BrokerProcess
 from tests.mqtt.conftest import mqtt_port
 from tests.mqtt.mosquitto.conversations import CONVERSATIONS
 from tests.mqtt.mosquitto.intended import INTENDED, expected_of
-from tests.mqtt.mosquitto.play import Transcript, play, read_recording, told
+from tests.mqtt.mosquitto.play import Transcript, play, read_recording, step_texts
 
 QUIET_S = 0.01
 BY_MOSQUITTO = read_recording()
@@ -42,6 +42,6 @@ def test_slotmq_says_what_mosquitto_says(name: str, said: dict[str, Transcript |
     """SlotMQ's transcript is Mosquitto's, except for the intended differences."""
     heard, expected = said[name], EXPECTED[name][0]
     assert not isinstance(heard, str), f"{name}: {heard}"
-    for step, wanted, got in zip(told(name), expected, heard, strict=True):
+    for step, wanted, got in zip(step_texts(name), expected, heard, strict=True):
         lines = [*(f"  - {line}" for line in wanted), *(f"  + {line}" for line in got)]
         assert wanted == got, "\n".join([f"{name}, at {step}", "- Mosquitto, + SlotMQ", *lines])

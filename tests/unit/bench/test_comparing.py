@@ -47,16 +47,16 @@ def test_a_profile_states_its_instructions(tmp_path: Path) -> None:
     """The sum is taken from the head of a profile; a profile without one is an error."""
     profile = tmp_path / "callgrind.1"
     profile.write_text("version: 1\nevents: Ir\nsummary: 1234567\n")
-    assert instructions.stated(profile) == 1_234_567
+    assert instructions.total_of(profile) == 1_234_567
     profile.write_text("version: 1\n")
     with pytest.raises(RunFailed, match="has no sum"):
-        instructions.stated(profile)
+        instructions.total_of(profile)
 
 
 def test_a_checkout_is_a_folder_with_the_broker(tmp_path: Path) -> None:
     """Interpreted, the broker runs from its sources; another folder is refused in one line."""
     assert HERE.package(compiled=False) == HERE.folder
-    with pytest.raises(ArgumentTypeError, match="no checkout of SlotMQ"):
+    with pytest.raises(ArgumentTypeError, match="is not a checkout of SlotMQ"):
         Checkout.of(str(tmp_path))
 
 
@@ -66,7 +66,7 @@ def test_only_a_compiled_package_is_measured_as_one(tmp_path: Path) -> None:
     package.mkdir(parents=True)
     (package / "record.py").touch()
     for folder in (tmp_path, tmp_path / "missing"):
-        with pytest.raises(ArgumentTypeError, match=f"{folder.name} holds no compiled broker"):
+        with pytest.raises(ArgumentTypeError, match=f"{folder.name} contains no compiled broker"):
             checkout.package_at(str(folder))
     (package / f"record{EXTENSION_SUFFIXES[0]}").touch()
     assert checkout.package_at(str(tmp_path)) == tmp_path

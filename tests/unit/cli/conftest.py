@@ -1,4 +1,4 @@
-"""A broker that answers commands as a test says."""
+"""A stand-in for the broker that gives commands a prepared answer."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.cli import control_client
 
 
 class Asked:
-    """Stands in for the running broker: has its next answer, and records what it was asked last."""
+    """Replaces `control_client.ask`: returns `answer`, and records the last request."""
 
     def __init__(self) -> None:
         self.verb = ""
@@ -18,7 +18,7 @@ class Asked:
         self.answer: Any = None
 
     def __call__(self, _folder: str, verb: str, **arguments: Any) -> Any:
-        """Record the request, and answer."""
+        """Record the request, and return the answer."""
         arguments.pop("silence_s", None)
         self.verb, self.arguments = verb, arguments
         return self.answer
@@ -26,7 +26,7 @@ class Asked:
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> Asked:
-    """Provide a broker with prepared answers."""
+    """Provide the stand-in."""
     asked = Asked()
     monkeypatch.setattr(control_client, "ask", asked)
     return asked

@@ -1,4 +1,4 @@
-"""The exit code of a command that runs in the test's process."""
+"""Runs a command in the test's process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from broker.cli.main import main
 
 
 def code_of(*argv: str) -> int:
-    """Return the exit code, with or without SystemExit."""
+    """Return the exit code of a command, returned or raised as SystemExit."""
     try:
         return main(argv)
     except SystemExit as end:

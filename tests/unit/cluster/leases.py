@@ -1,7 +1,7 @@
-"""A simulation of nodes, their clocks, a network and a database, in which leases are taken and nodes are counted out.
+"""A simulation of nodes, clocks, network and database, in which nodes lease items and count out dead nodes.
 
-Time is simulated. Each node has a clock of its own, which begins anywhere and runs up to one percent too fast or too
-slow. Nodes freeze, answers come late or never, and the database is away now and then.
+Time is simulated. Each node has its own clock, which starts at a random value and runs up to one percent fast or slow.
+Nodes freeze, answers are late or lost, and the database has outages.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ITEMS = range(3)
 
 
 def seen(node: str, epoch: int, beats: int, lease_s: float) -> ClusterMember:
-    """Return a member as a look sees it."""
+    """Return a member as a poll reads it."""
     return ClusterMember(node, epoch, beats, 0, "", {"lease_ms": lease_s * 1000})
 
 
@@ -32,7 +32,7 @@ class Violation(AssertionError):
 
 
 class SimulatedDatabase:
-    """The functions of the schema that leases rest on."""
+    """The database functions for membership and leases."""
 
     def __init__(self) -> None:
         self.epochs = itertools.count(1)
@@ -41,21 +41,21 @@ class SimulatedDatabase:
         self.holders: dict[int, str] = {}
 
     def join(self, node: str) -> int | None:
-        """Return a new epoch, None if the name is a member."""
+        """Return a new epoch, or None if the name is a member."""
         if node in self.members:
             return None
         self.members[node], self.beats[node] = next(self.epochs), 0
         return self.members[node]
 
     def beat(self, node: str, epoch: int) -> list[ClusterMember] | None:
-        """Return all other members, None if the epoch has ended."""
+        """Return all members, or None if the epoch has ended."""
         if self.members.get(node) != epoch:
             return None
         self.beats[node] += 1
         return [seen(other, self.members[other], beats, LEASE_S) for other, beats in self.beats.items()]
 
     def count_out(self, dead: ClusterMember) -> None:
-        """Count a node out if its beats stand where they were seen."""
+        """Count a node out if its beats have not changed since it was read."""
         if self.members.get(dead.node) != dead.epoch:
             return
         if self.beats[dead.node] != dead.beats:
@@ -64,7 +64,7 @@ class SimulatedDatabase:
         self.holders = {item: holder for item, holder in self.holders.items() if holder != dead.node}
 
     def lease(self, node: str, epoch: int) -> int | None:
-        """Return a free item that is the node's now."""
+        """Lease a free item to the node and return it, or None."""
         free = [item for item in ITEMS if item not in self.holders]
         if self.members.get(node) != epoch or not free:
             return None
@@ -73,31 +73,30 @@ class SimulatedDatabase:
 
 
 class SimulatedNode:
-    """A node: tenure, observer, clock, and what it believes to hold."""
+    """A node: its tenure, observer, clock, and the items that it believes to hold."""
 
     def __init__(self, name: str, chance: random.Random) -> None:
         self.name = name
         self.tenure = NodeTenure(LEASE_S)
         self.observer = Observer(LEASE_S)
         self.offset_s, self.rate = chance.uniform(0, 1000), chance.uniform(0.99, 1.01)
-        self.thaws_s = 0.0  # frozen before
+        self.thaws_s = 0.0  # the node is frozen until then
         self.items: set[int] = set()
         self.is_waiting = False
         self.is_dead = False
 
     def clock_s(self, now_s: float) -> float:
-        """Return what the node's clock shows."""
+        """Return the time of the node's clock."""
         return self.offset_s + now_s * self.rate
 
 
 class Simulation:
-    """One run. `freezes` and `outages` say what may go wrong; `counted_out` names who was taken for dead."""
+    """One run with three nodes; `freezes` and `outages` enable faults. `counted_out` lists nodes taken for dead."""
 
     def __init__(
         self,
         seed: int,
         *,
-        names: str = "abc",
         freezes: bool = True,
         outages: bool = True,
         delay_max_s: float = 1.5,
@@ -107,14 +106,14 @@ class Simulation:
         self.freezes, self.outages, self.delay_max_s = freezes, outages, delay_max_s
         self.database = SimulatedDatabase()
         self.is_up = True
-        self.nodes = [SimulatedNode(name, self.chance) for name in names]
+        self.nodes = [SimulatedNode(name, self.chance) for name in "abc"]
         self.counted_out: list[str] = []
-        self.acted: list[str] = []  # who could act, at each of its turns
+        self.acted: list[str] = []  # the node of each turn that might act
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._order = itertools.count()
 
     def run(self, until_s: float) -> None:
-        """Run until a moment. Raises: Violation."""
+        """Run until a time. Raises: Violation."""
         for node in self.nodes:
             self._at(self.chance.uniform(0, INTERVAL_S), partial(self._turn, node))
         if self.outages:
@@ -166,7 +165,7 @@ class Simulation:
         )
 
     def _ask(self, node: SimulatedNode, call: Callable[[], Any], take: Callable[[Any], None]) -> None:
-        """Send a call to the database; both ways take time, and either may fail."""
+        """Send a call to the database; request and answer are delayed, and either may fail."""
         node.is_waiting = True
         self._at(self._delay_s(), lambda: self._execute(node, call, take))
 
@@ -194,7 +193,7 @@ class Simulation:
         return self.chance.uniform(0, self.delay_max_s if slow else min(0.02, self.delay_max_s))
 
     def _joined(self, node: SimulatedNode, epoch: int | None, sent_s: float) -> None:
-        if epoch is None:  # its former answer was lost: the others count that epoch out
+        if epoch is None:  # the answer to an earlier join was lost; others count that epoch out
             return
         node.tenure.join(epoch, sent_s)
         node.observer = Observer(LEASE_S)
@@ -214,7 +213,7 @@ class Simulation:
     def _count_out(self, dead: ClusterMember) -> None:
         self.database.count_out(dead)
         believes = any(node.name == dead.node and node.tenure.epoch == dead.epoch for node in self.nodes)
-        if dead.node not in self.database.members and believes:  # else the answer to its join was lost
+        if dead.node not in self.database.members and believes:  # otherwise the answer to its join was lost
             self.counted_out.append(dead.node)
 
     def _leased(self, node: SimulatedNode, epoch: int, item: int | None) -> None:

@@ -1,4 +1,4 @@
-"""A vhost on a store in memory, and a client in it."""
+"""A vhost with a store in memory, and a client."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.unit.core.room import Client, Room
 
 @pytest.fixture
 def room() -> Room:
-    """Return a vhost, and what is around it."""
+    """Return a vhost with its environment."""
     return Room()
 
 

@@ -1,4 +1,4 @@
-"""A vhost on a store in memory, and a client that talks to its sessions through the pure connection machine."""
+"""A vhost with a store in memory, and a client that talks to it through a Connection without a socket."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ NO_PROPERTIES = b"\x00\x3c" + bytes(12)  # the content header of an empty body
 
 
 class IdleWorker(QueueWorker[Queue]):
-    """Owns leases and delivers nothing."""
+    """A worker that owns leases and delivers nothing."""
 
     def __init__(self) -> None:
         self.owner = Owner("node", "worker")
@@ -69,7 +69,7 @@ class IdleWorker(QueueWorker[Queue]):
 
 
 class IdleCommitter:
-    """Records the publishers that wait for a confirm; answers wait for it only while it is `slow`."""
+    """Records the publishers that wait for a confirm; other answers wait only while it is `slow`."""
 
     def __init__(self) -> None:
         self.waiting: list[Any] = []
@@ -82,25 +82,25 @@ class IdleCommitter:
             self.waiting.append(publisher)
 
     def sync(self) -> None:
-        """Confirm all that waits."""
+        """Confirm the waiting publishers."""
         waiting, self.waiting = self.waiting, []
         for publisher in waiting:
             confirm(publisher)
 
 
 def confirm(publisher: Any) -> None:
-    """Confirm what a publisher has published so far."""
+    """Confirm all messages of a publisher."""
     publisher.waiting = False
     publisher.confirm(publisher.published)
 
 
 class Room:
-    """One vhost, the changes that it journalled, and the queues that got a worker or lost it."""
+    """A vhost, the changes it recorded, and the queues that were assigned to a worker or retired."""
 
     def __init__(
         self, name: str = "/", pattern_limits: PatternLimits | None = None, journal: Journal | None = None
     ) -> None:
-        """Record changes in the attribute `journal`, or let another journal decide them."""
+        """Record changes in the attribute `journal`, or pass them to another Journal."""
         self.journal: list[dict[str, Any]] = []
         self.retired: list[str] = []
         self.files = MemoryFiles()
@@ -142,7 +142,7 @@ class Room:
         )
 
     def turn(self, ms: int = 0) -> None:
-        """Let time pass, and run what is due in a turn of the loop."""
+        """Advance the clock, and run the deadlines of one turn of the event loop."""
         self.clock.now_ms += ms
         self.deadlines.begin_turn()
         self.deadlines.run(self.clock.now_ms)
@@ -177,7 +177,7 @@ class Room:
         return [record for group in self.groups() for record in group]
 
     def enter(self, user: User = GUEST, peer_address: str = "127.0.0.1") -> Client:
-        """Return a client of its own connection with channel 1 open."""
+        """Return a client with its own connection and channel 1 open."""
         client = self.knock(peer_address)
         client.log_in(user.name, user.password)
         client.open(self.vhost.name)
@@ -199,13 +199,13 @@ class Room:
         return client
 
     def knock(self, peer_address: str = "127.0.0.1") -> Client:
-        """Return a client that sent the protocol header and nothing else."""
+        """Return a client that has sent only the protocol header."""
         users = Users([GUEST, User("alice", "secret")])
         return Client(self, users, Permissions(users), peer_address)
 
 
 class Client:
-    """Speaks AMQP to a connection machine, in memory."""
+    """An AMQP client of a Connection in memory."""
 
     def __init__(self, room: Room, users: Users, permissions: Permissions, peer_address: str) -> None:
         self.users = users
@@ -257,10 +257,10 @@ class Client:
         """Open a channel."""
         self.call(number, commands.Channel.Open(), commands.Channel.OpenOk)
 
-    def reopen_channel(self, number: int = 1) -> None:
-        """Answer the close of a channel and open it again."""
-        self.tell(number, commands.Channel.CloseOk())
-        self.open_channel(number)
+    def reopen_channel(self) -> None:
+        """Answer the close of channel 1 and open it again."""
+        self.tell(1, commands.Channel.CloseOk())
+        self.open_channel(1)
 
     def tell(self, channel: int, method: Method) -> list[tuple[int, Method]]:
         """Send a method and return every answering method with its channel."""
@@ -275,7 +275,7 @@ class Client:
         return answer
 
     def refused(self, method: Method, channel: int = 1) -> str:
-        """Send a method and return the close that answers it as `level: text`; the level is channel or connection."""
+        """Send a method that the broker answers with a close; return the close as text (see `describe`)."""
         ((at, answer),) = self.tell(channel, method)
         assert isinstance(answer, commands.Channel.Close | commands.Connection.Close), describe(answer)
         assert [answer.class_id, answer.method_id] == [method.index >> 16, method.index & 0xFFFF]
@@ -290,7 +290,7 @@ class Client:
         return [describe(method) for _, method in self.replies()]
 
     def basic(self, channel: int = 1) -> BasicSession:
-        """Return the broker's side of what a channel consumes and acknowledges."""
+        """Return the broker's BasicSession of a channel."""
         return cast("SessionOfChannel", self.machine.channels[channel].session).basic
 
     def consumer(
@@ -303,14 +303,14 @@ class Client:
         priority: int = 0,
         no_ack: bool = False,
     ) -> Consumer:
-        """Return a consumer that its queue does not know."""
+        """Return a consumer that is not added to its queue."""
         session = self.basic(channel)
         return Consumer(
             tag, queue, session, no_ack=no_ack, exclusive=False, arguments={}, prefetch=prefetch, priority=priority
         )
 
     def consume(self, queue: str) -> Consumer:
-        """Start a consumer on channel 1 and return the broker's side of it."""
+        """Start a consumer on channel 1, and return the broker's Consumer."""
         tag = self.call(1, commands.Basic.Consume(queue=queue), commands.Basic.ConsumeOk).consumer_tag
         assert tag is not None
         return self.basic().consumers[tag]
@@ -325,12 +325,12 @@ class Client:
             at += 8 + size
 
     def leave(self) -> None:
-        """Close the connection in order."""
+        """Close the connection cleanly."""
         self.call(0, commands.Connection.Close(200, "", 0, 0), commands.Connection.CloseOk)
 
 
 def describe(method: Method) -> str:
-    """Return a close as `level code text`, anything else by its name."""
+    """Return a close as `channel 404 text` or `connection 504 text`, any other method as its name."""
     if isinstance(method, commands.Channel.Close | commands.Connection.Close):
         return f"{method.name.partition('.')[0].lower()} {method.reply_code} {method.reply_text}"
     return method.name
@@ -343,5 +343,5 @@ def put(queue: Queue, number: int = 1) -> None:
 
 
 def messages(queue: Queue) -> list[Message]:
-    """Return the unsettled messages of a queue, all of which are in memory."""
+    """Return the unsettled messages of a queue, which must be in memory."""
     return [message for slot in queue.level.manager.slots.values() for message in slot.contents or () if message]

@@ -1,4 +1,4 @@
-"""A committer on a fake log, disk and loop, which the test controls."""
+"""A committer on a disk and an event loop controlled by the test."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class Alarm:
 
 
 class GatedDisk(MemoryFiles):
-    """A disk whose syncs end when and how the test decides, by a clock of its own, once it is gated."""
+    """A disk with its own clock; once it is `gated`, the test determines when syncs end, and their outcomes."""
 
     gated = False
 
@@ -94,14 +94,14 @@ class GatedDisk(MemoryFiles):
 
 
 class GatedFile(MemoryFile):
-    """A file of the disk."""
+    """A file of GatedDisk."""
 
     def __init__(self, path: Path, content: FileContent, disk: GatedDisk) -> None:
         super().__init__(path, content)
         self._disk = disk
 
     def sync(self) -> None:
-        """Wait for the test."""
+        """Wait for an outcome from the test."""
         if self._disk.gated:
             error, lasts_s = self._disk.outcomes.get(timeout=DEADLINE_S)
             self._disk.now_s += lasts_s
@@ -110,7 +110,7 @@ class GatedFile(MemoryFile):
 
 
 class NumberedLog:
-    """A log of numbered records."""
+    """A real log on a gated disk, whose records are numbered from 1."""
 
     def __init__(self) -> None:
         self.disk = GatedDisk()
@@ -121,7 +121,7 @@ class NumberedLog:
         self._ends: list[int] = []
 
     def append(self, count: int = 1) -> None:
-        """Append the next record; it is as long as it has counts."""
+        """Append the next record, whose length grows with `count`."""
         ids = range(2, 2 * count + 2, 2)
         self.log.append(encode_settled(self.log.synced, 0, 1, ids))
         self._ends.append(self.log.position)
@@ -164,7 +164,7 @@ class FakePublisher:
 
 
 class CommitRoom:
-    """A committer on a fake log and a fake loop, which the test controls."""
+    """A committer on a gated disk; the room also is its event loop, controlled by the test."""
 
     def __init__(self) -> None:
         self.log = NumberedLog()
@@ -190,7 +190,7 @@ class CommitRoom:
         return Promise()
 
     def call_later(self, delay_s: float, ring: Callable[[], None]) -> Alarm:
-        """Set a timer, which fires when the test says so."""
+        """Set a timer that the test fires."""
         self.alarms.append(Alarm(delay_s, ring))
         return self.alarms[-1]
 
@@ -209,12 +209,12 @@ class CommitRoom:
             self.committer.turn(0, False)
 
     def one_turn(self) -> None:
-        """Run one turn, though it may have scheduled another one."""
+        """Run one turn, even if it schedules another one."""
         self.scheduled = 0
         self.committer.turn(0, False)
 
     def quiet_turn(self, number: int) -> None:
-        """Run a turn without other work; 0 is the number of one with other work."""
+        """Run the numbered turn of those without other work; 0 is a turn with other work."""
         self.scheduled = 0
         self.committer.turn(number, number > 0)
 
@@ -224,7 +224,7 @@ class CommitRoom:
         self.ended.get(timeout=DEADLINE_S)()
 
     def drain(self) -> Generator[Any, None, None]:
-        """Start a drain and return its coroutine."""
+        """Start a drain, and return its iterator."""
         draining = self.committer.drain().__await__()
         next(draining)
         return draining

@@ -13,16 +13,16 @@ def test_watch_knows_when_a_run_began_was_published_and_moved_last() -> None:
     ledger = Ledger(rows=2, queues=1, clients=1, checksums=[0, 0])
     counts = ledger.counts(0)
     watch = Watch(ledger, deliveries=1, now_s=1.0)
-    watch.look(2.0)
+    watch.read(2.0)
     assert (watch.began_s, watch.moved_s) == (None, 1.0)
     counts[Count.PUBLISHED], counts[Count.RESENT] = 3, 1
-    assert watch.look(3.0) == (2, 0, 0)
+    assert watch.read(3.0) == (2, 0, 0)
     counts[Count.CONFIRMED] = 2
-    watch.look(4.0)
+    watch.read(4.0)
     assert not watch.complete
     counts[Count.DELIVERED] = counts[Count.DISTINCT] = 1
-    watch.look(5.0)
-    watch.look(6.0)
+    watch.read(5.0)
+    watch.read(6.0)
     assert watch.complete
     assert (watch.began_s, watch.published_s, watch.moved_s) == (3.0, 4.0, 5.0)
 

@@ -38,7 +38,7 @@ def test_redelivered_copies_are_kept_apart(ledger: Ledger) -> None:
     """A second copy with the flag counts as redelivered, not as fresh, and for no other flight."""
     inbox = inbox_of(ledger)
     for redelivered in (False, True, True):
-        inbox.take(0, 1, redelivered=redelivered, message_id="0", key=KEY, body=BODY)
+        inbox.record(0, 1, redelivered=redelivered, message_id="0", key=KEY, body=BODY)
     assert [list(ledger.copies(0, flag)) for flag in (False, True)] == [[1, 0, 0], [2, 0, 0]]
     assert (ledger.total(Count.DELIVERED), ledger.total(Count.DISTINCT)) == (3, 1)
 
@@ -49,7 +49,7 @@ def test_redelivered_copies_are_kept_apart(ledger: Ledger) -> None:
 )
 def test_altered_delivery_marks_no_cell(ledger: Ledger, message_id: str | None, key: str, body: bytes) -> None:
     """A changed body, a changed key or an unknown row counts as altered, never as received."""
-    inbox_of(ledger).take(0, 1, redelivered=False, message_id=message_id, key=key, body=body)
+    inbox_of(ledger).record(0, 1, redelivered=False, message_id=message_id, key=key, body=body)
     assert ledger.total(Count.ALTERED) == 1
     assert not any([*ledger.copies(0, False), *ledger.copies(0, True)])
 
@@ -57,7 +57,7 @@ def test_altered_delivery_marks_no_cell(ledger: Ledger, message_id: str | None, 
 def test_new_connection_forgets_what_was_unacked(ledger: Ledger) -> None:
     """Delivery tags of a lost channel are not acked on the new one."""
     inbox = inbox_of(ledger)
-    inbox.take(0, 7, redelivered=False, message_id="0", key=KEY, body=BODY)
+    inbox.record(0, 7, redelivered=False, message_id="0", key=KEY, body=BODY)
     inbox.connected()
     assert (inbox.unacked, inbox.last_tag, ledger.total(Count.CONNECTED)) == (0, 0, 1)
 

@@ -30,7 +30,7 @@ def test_a_show_has_its_own_numbers_unless_others_are_given() -> None:
         (["--show", "page", "--rate", "0"], "--rate is 0"),
         (["--show", "cluster", "--url", "amqp://localhost"], "--url is for --show broker"),
         (["--seconds", "3"], "--seconds is for --show page"),
-        (["--url", "amqp://localhost", "--broker-command", "x"], "give one of them"),
+        (["--url", "amqp://localhost", "--broker-command", "x"], "give only one of them"),
     ],
 )
 def test_wrong_argument_is_refused(arguments: list[str], refusal: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("numpy", reason="needs the extra [demo]")
 
-from demo.overlay import COLUMNS, cells, passed, running
+from demo.overlay import COLUMNS, cells, cumulative, passed
 
 INNER: dict[str, Any] = {
     "state": "up",
@@ -27,7 +27,7 @@ def test_a_row_has_what_the_broker_says() -> None:
     row = dict(zip(COLUMNS, cells("middle-1", INNER), strict=True))
     assert row["links"] == "1/2"
     assert row["knows (V_b)"] == "europe:4"
-    assert (row["patterns"], row["messages on"], row["left out"], row["not sure, so on"]) == ("5", "10", "7", "2")
+    assert (row["patterns"], row["forwarded"], row["filtered"], row["flooded"]) == ("5", "10", "7", "2")
     assert (row["MB out"], row["lag"]) == ("1.5", "")
 
 
@@ -40,5 +40,5 @@ def test_counts_run_on_through_a_restart() -> None:
         {"matched": 2},
         {"matched": 4},
     ]
-    assert running(map(passed, facts)) == [5, 9, 9, 11, 13]
-    assert running([5, 9, 2, 4]) == [5, 9, 11, 13]
+    assert cumulative(map(passed, facts)) == [5, 9, 9, 11, 13]
+    assert cumulative([5, 9, 2, 4]) == [5, 9, 11, 13]

@@ -1,4 +1,4 @@
-"""A network of brokers of an overlay in one process: only their interest, over links that lose and repeat packets."""
+"""A network of the Interest objects of overlay brokers, over links that can lose and repeat packets."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ OTHER = Space("/", "prices")
 
 
 def wants(pattern: str, space: Space = SPACE) -> Conjunction:
-    """Return a conjunction in the usual space."""
+    """Return a conjunction, by default in SPACE."""
     return Conjunction(space, pattern)
 
 
 class Network:
-    """A tree: its nodes with their brokers, and its edges. A node with a broker of one edge is a leaf.
+    """A tree of nodes, each with its brokers, and edges. A node with one edge is a leaf.
 
-    Packets wait in one queue per ordered pair of brokers until the test delivers, loses or repeats them.
+    Packets wait in one queue per sender and receiver until the test delivers, loses or repeats them.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Network:
         return [broker for broker in self.node_of if self.is_leaf(broker)]
 
     def make(self, broker: str) -> Any:
-        """Return the state of a broker that starts."""
+        """Return the Interest of a starting broker."""
         node = self.node_of[broker]
         aggregation = self.aggregation if isinstance(self.aggregation, Aggregation) else self.aggregation[broker]
         return Interest(
@@ -72,7 +72,7 @@ class Network:
         )
 
     def pairs(self) -> list[tuple[str, str]]:
-        """Return each pair of brokers between which a link can be, once."""
+        """Return all pairs of brokers that may have a link."""
         return [
             (one, other)
             for one in self.node_of
@@ -92,14 +92,14 @@ class Network:
         self.collect(other)
 
     def cut(self, one: str, other: str) -> None:
-        """Lose a link and all that is on it."""
+        """Lose a link and the packets on it."""
         self.links.discard((min(one, other), max(one, other)))
         for sender, receiver in ((one, other), (other, one)):
             self.wires.pop((sender, receiver), None)
             self.interests[sender].lost(self.node_of[receiver], receiver, self.now_ms)
 
     def crash(self, broker: str) -> list[tuple[str, str]]:
-        """Lose all that a broker knows, and its links; return these."""
+        """Lose a broker's state and its links; return the links."""
         links = [link for link in self.links if broker in link]
         for one, other in links:
             self.cut(one, other)
@@ -107,7 +107,7 @@ class Network:
         return links
 
     def collect(self, broker: str) -> None:
-        """Put what a broker has to send on its links."""
+        """Put a broker's output on its links."""
         interest = self.interests[broker]
         for _, receiver, packet in interest.take_output(self.now_ms):
             self.bounds[broker] = interest.own_time.bound
@@ -121,7 +121,7 @@ class Network:
         self.collect(leaf)
 
     def deliver(self, sender: str, receiver: str, *, again: bool = False, lost: bool = False) -> None:
-        """Deliver the next packet of a wire, keep it for another time as well, or lose it."""
+        """Deliver the next packet of a link; keep it on the link too (`again`), or lose it instead (`lost`)."""
         wire = self.wires[sender, receiver]
         packet = wire[0] if again else wire.popleft()
         if not lost:
@@ -129,7 +129,7 @@ class Network:
             self.collect(receiver)
 
     def settle(self) -> None:
-        """Deliver everything that is under way, what follows from it, and what is repeated."""
+        """Deliver packets until none is in flight."""
         for _ in range(200):
             waiting = [pair for pair, wire in self.wires.items() if wire]
             if not waiting:
@@ -137,10 +137,10 @@ class Network:
             for sender, receiver in waiting:
                 while self.wires[sender, receiver]:
                     self.deliver(sender, receiver)
-        raise AssertionError("the network does not come to rest")
+        raise AssertionError("the network does not settle")
 
     def pass_time(self, ms: int) -> None:
-        """Let time pass, with a tick at each broker at its end."""
+        """Advance the clock, and collect all brokers' output."""
         self.now_ms += ms
         for broker in self.node_of:
             self.collect(broker)

@@ -1,12 +1,12 @@
-"""Every run of a small network: two leaves with two updates each, two middle brokers, and one publishing leaf.
+"""An exhaustive model of a network: two leaves with two updates each, two middle brokers, and a publishing leaf.
 
-Middle brokers do not talk to each other, so a run falls into parts. First come all runs of one middle broker: each
-order of the leaves' updates, with each of them lost, one of them repeated, a full state that is asked for, or a crash
-of the broker. What each run sends to the publishing leaf is a trace. Then comes every merge of two traces at the
-publishing leaf, with one packet lost on the way.
+Middle brokers exchange nothing, so runs are enumerated in two parts. The first enumerates the runs of one middle
+broker: each order of the leaves' updates, with updates lost, one repeated, a full state requested, or a crash of the
+broker. The packets that a run sends to the publishing leaf are its trace. The second enumerates the merges of two
+traces at the publishing leaf, with at most one packet lost.
 
-At every state of every broker, each message that an active subscription wants and that carries its virtual start time
-has to pass. A message with a later vector passes wherever that one does.
+In every state, each broker must pass each message that an active subscription wants and that carries its virtual start
+time. A broker that passes this message also passes those with later vectors.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from broker.routing.pattern import parse_pattern
 from tests.unit.overlay.network import SPACE, wants
 
 Batch = tuple[Sequence[str], Sequence[str]]
-"""Patterns that a leaf binds and that it unbinds; each is the name of its binding, too."""
+"""The patterns that a leaf binds and unbinds; a pattern is also the name of its binding."""
 
 Op = tuple[Any, ...]
 Trace = tuple[int, ...]
-"""What a middle broker sends to the publishing leaf: the numbers of the events."""
+"""The numbers of the events that a middle broker causes at the publishing leaf."""
 
 NODES = ("one", "two")
 LEAVES = ("sb1", "sb2")
 BROKERS = ("b1", "b2")
 
-Way = tuple[tuple[int, int], ...]
-"""What came to the publishing leaf: each event with the place of its sender."""
+History = tuple[tuple[int, int], ...]
+"""The events at the publishing leaf, as pairs of the middle broker's index and the event's number."""
 
 
 class Filtered(AssertionError):
-    """A broker leaves out a message that an active subscription wants, from its start time on."""
+    """A broker filters a message that an active subscription wants."""
 
 
 class Scenario(NamedTuple):
-    """The first bindings of each of the two leaves, and their two updates."""
+    """The first bindings of each leaf, and its two updates."""
 
     name: str
     first: tuple[Sequence[str], Sequence[str]]
@@ -50,14 +50,14 @@ class Scenario(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A packet to the publishing leaf, None for a crash, and how many updates of each leaf caused it at most."""
+    """A packet to the publishing leaf, or None for a crash, and how many updates of each leaf preceded it."""
 
     packet: Any
     seen: tuple[int, int]
 
 
 class LeafFeed:
-    """The output of a leaf on links that begin after 0, 1 or 2 updates, and its subscriptions with start times."""
+    """A leaf's output on links that start after 0, 1 or 2 updates, and its subscriptions with start times."""
 
     def __init__(self, place: int, first: Sequence[str], updates: Sequence[Batch]) -> None:
         leaf = Interest(NODES[place], ("middle",), Aggregation.COVERING, 100, LEAVES[place])
@@ -86,10 +86,10 @@ class SmallModel:
     def __init__(self, scenario: Scenario) -> None:
         self.feeds = [LeafFeed(place, scenario.first[place], scenario.updates[place]) for place in range(2)]
         self._events: list[Event] = []
-        self._numbers: dict[str, int] = {}  # of events, by their text
-        self._states: dict[Any, int] = {}  # of the publishing leaf, by what is known there
+        self._numbers: dict[str, int] = {}  # of events, by their repr
+        self._states: dict[Any, int] = {}  # of the publishing leaf, by fingerprint
         self._publishers: list[Any] = []
-        self._ways: list[Way] = []
+        self._histories: list[History] = []
         self._moves: dict[tuple[int, int, int], int] = {}
         self._checked: set[Any] = set()
         self._known: set[Any] = set()
@@ -97,9 +97,9 @@ class SmallModel:
     # ---- the middle broker -------------------------------------------------------------------------------------------
 
     def middle_ops(self, *, in_order: bool) -> Iterator[tuple[Op, ...]]:
-        """Yield what may happen to a middle broker: orders of updates, some of them lost, with one more fault or none.
+        """Yield the runs of a middle broker: orders of updates, some lost, with at most one other fault.
 
-        `in_order` leaves out that updates of one leaf overtake each other, and that more than one is lost.
+        `in_order` omits runs in which updates of one leaf overtake each other or more than one is lost.
         """
         updates = [(place, progress) for place in range(2) for progress in (1, 2)]
         orders = [order for size in range(5) for some in combinations(updates, size) for order in permutations(some)]
@@ -119,15 +119,15 @@ class SmallModel:
                     yield (*order, ("crash", *begins), *merged)
 
     def plain_ops(self) -> Iterator[tuple[Op, ...]]:
-        """Yield the orders without a fault."""
+        """Yield the runs without faults."""
         yield from merges([(0, 1), (0, 2)], [(1, 1), (1, 2)])
 
     def traces(self, runs: Iterable[tuple[Op, ...]]) -> list[Trace]:
-        """Return the different traces of runs of a middle broker."""
+        """Return the distinct traces of a middle broker's runs."""
         return list(dict.fromkeys(self.run_middle(ops) for ops in runs))
 
     def run_middle(self, ops: Iterable[Op]) -> Trace:
-        """Return what one middle broker sends to the publishing leaf in one run."""
+        """Run a middle broker, check it after each step, and return its trace."""
         seen, links = [0, 0], [0, 0]
         middle = self._middle()
         trace: list[Event] = []
@@ -166,7 +166,7 @@ class SmallModel:
     # ---- the publishing leaf -----------------------------------------------------------------------------------------
 
     def run_publisher(self, one: Trace, other: Trace) -> None:
-        """Merge two traces at the publishing leaf in every way, one packet at most being lost."""
+        """Check all merges of two traces at the publishing leaf, with at most one packet lost."""
         known = self._reach(())
         pending = [(known, one, other, (0, 0), False)]
         while pending:
@@ -191,22 +191,22 @@ class SmallModel:
 
     @property
     def states(self) -> int:
-        """Return how many states of publishing leaf and packets under way were looked at."""
+        """Return the number of checked states of the publishing leaf and packets in flight."""
         return len(self._known)
 
     def _move(self, known: int, place: int, number: int) -> int:
         """Return the state of the publishing leaf after one more event."""
         move = (known, place, number)
         if move not in self._moves:
-            self._moves[move] = self._reach((*self._ways[known], (place, number)))
+            self._moves[move] = self._reach((*self._histories[known], (place, number)))
         return self._moves[move]
 
-    def _reach(self, way: Way) -> int:
-        """Return the state of the publishing leaf after some events; to repeat them costs less than to copy it."""
+    def _reach(self, history: History) -> int:
+        """Return the state of the publishing leaf after a history; replaying is cheaper than copying the leaf."""
         publisher = Interest("pb", ("middle",), Aggregation.COVERING, 100, "pb")
         for broker in BROKERS:
             publisher.connected("middle", broker, 1)
-        for place, number in way:
+        for place, number in history:
             packet = self._events[number].packet
             if packet is None:
                 publisher.lost("middle", BROKERS[place], 0)
@@ -217,7 +217,7 @@ class SmallModel:
         known = self._states.setdefault(self._fingerprint(publisher), len(self._publishers))
         if known == len(self._publishers):
             self._publishers.append(publisher)
-            self._ways.append(way)
+            self._histories.append(history)
         return known
 
     def _fingerprint(self, publisher: Any) -> Any:
@@ -236,7 +236,7 @@ class SmallModel:
     # ---- the invariant -----------------------------------------------------------------------------------------------
 
     def _check(self, interest: Any, node: str, place: int, seen: Sequence[int]) -> None:
-        """Check that nothing is filtered whose subscription is active, however far the leaf has gone meanwhile."""
+        """Check that no message of an active subscription is filtered, for any later progress of the leaf."""
         roots = [parse_pattern(root) for root in interest.roots(node, SPACE)]
         for progress in range(seen[place], 3):
             for text, start in self.feeds[place].active[progress].items():

@@ -1,4 +1,4 @@
-"""A connection without a broker: the test holds the other end of the socket."""
+"""A peer whose socket is connected to the test instead of a broker."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from broker.perf.peer import PeerSocket
 
 
 class LoosePeer(PeerSocket):
-    """The part of a peer that a sender or receiver uses."""
+    """A peer with the attributes that senders and receivers use."""
 
     def __init__(self, end: socket.socket, channel: int) -> None:
         super().__init__(end)
@@ -21,7 +21,7 @@ class LoosePeer(PeerSocket):
 
 @contextmanager
 def loose_peer(channel: int = 1) -> Iterator[tuple[PeerSocket, socket.socket]]:
-    """Return a peer and the broker's end of its socket."""
+    """Yield a peer and the broker's end of its socket."""
     ours, theirs = socket.socketpair()
     theirs.setblocking(False)
     with ours, theirs:

@@ -1,4 +1,4 @@
-"""A local bucket: an S3-compatible server in a process, in place of a remote object store."""
+"""A bucket of a local S3-compatible server, which runs in its own process."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["bucket"]
 
 @contextmanager
 def bucket(name: str) -> Iterator[dict[str, str]]:
-    """Provide a bucket and the environment variables that lead to it."""
+    """Create a bucket, and yield the environment variables for its clients."""
     server = subprocess.Popen([sys.executable, "-m", __name__], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     assert server.stdout is not None
     try:

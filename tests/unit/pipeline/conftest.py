@@ -1,4 +1,4 @@
-"""Skips tests that need Spark's packages where these are not installed, and runs the rest."""
+"""Skips test modules that need Spark's packages where these are not installed."""
 
 from __future__ import annotations
 

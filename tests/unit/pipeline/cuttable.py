@@ -1,4 +1,4 @@
-"""A connection to a broker that a test can cut at a moment of its choice."""
+"""A TCP relay to a broker whose connections a test can cut."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ PIECE_BYTES = 65536
 
 
 class CuttableWay:
-    """Relays octets between clients and one port until it is cut.
+    """Relays bytes between clients and a port until it is cut.
 
-    With `swallow` set, the broker's output is dropped: publishes arrive, but confirms do not.
+    While `swallow` is set, the broker's output is discarded: publishes arrive, but confirms do not.
     """
 
     def __init__(self, port: int) -> None:
@@ -39,7 +39,7 @@ class CuttableWay:
         """End every connection; new ones are accepted."""
         while self._ends:
             self._close(self._ends.pop())
-        self.swallow = False  # not before: a confirm that was read must not pass
+        self.swallow = False  # last: a confirm already read must not be relayed
 
     @staticmethod
     def _close(end: socket.socket) -> None:

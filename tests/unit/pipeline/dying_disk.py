@@ -1,4 +1,4 @@
-"""A lake's disk that dies: at the n-th file call the process is gone, perhaps with everything that was not synced."""
+"""A lake's disk that simulates the death of the process at the n-th file call, optionally with a power loss."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class Died(BaseException):
 
 
 class DyingDisk(Disk):
-    """Real files on a disk that dies at a given call.
+    """Real files whose calls fail with Died from a given call on.
 
-    Shapes: `calls` counts the calls that change the disk; call number `dies_at` dies before it does anything, and so
-        does every later call. `lose_power` then loses what was not synced; `durable` has the files that are safe from
-        it, those of earlier lives included.
+    Shapes: ``calls`` counts the calls that change the disk; call number ``dies_at`` and all later ones raise Died and
+    have no effect. `lose_power` then damages unsynced files, but not those in ``durable``, a set that several disks can
+    share.
     """
 
     def __init__(self, dies_at: int | None = None, durable: set[Path] | None = None) -> None:
@@ -26,7 +26,7 @@ class DyingDisk(Disk):
         self.dead = False
         self._dies_at = dies_at
         self._unsynced_files: set[Path] = set()
-        self._unsynced_names: dict[Path, None] = {}  # created in a folder that was not synced since
+        self._unsynced_names: dict[Path, None] = {}  # created since their folder was synced
         self._durable = set() if durable is None else durable
 
     def _step(self) -> None:
@@ -70,7 +70,7 @@ class DyingDisk(Disk):
         return super().remove(path)
 
     def lose_power(self, random: Random, lake: Path) -> None:
-        """Lose some of the names and bytes that were never synced."""
+        """Lose random names and bytes that were never synced."""
         for path in sorted({*lake.glob("*/_delta_log/*.*"), *lake.glob("*/date=*/part-*")} - self._durable):
             if random.random() < 0.5:
                 path.write_bytes(path.read_bytes()[: random.randrange(100) * random.randrange(2)])

@@ -11,5 +11,5 @@ __all__ = ["properties"]
 
 
 def properties(headers: dict[str, Any], **texts: str) -> bytes:
-    """Return properties from their flags on."""
+    """Return the encoded properties of a content header, starting with the flags."""
     return edit_header(bytes(PROPERTIES_AT + 2), set_headers=headers, set_properties=texts)[PROPERTIES_AT:]

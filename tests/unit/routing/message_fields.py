@@ -1,4 +1,4 @@
-"""The fields of a message without a broker, and the destinations and keys that tests of exchanges use."""
+"""Stand-ins for messages and queues in tests of exchanges."""
 
 from __future__ import annotations
 
@@ -33,5 +33,5 @@ class Queue:
 
 
 def pattern_matches(pattern: str, key: str) -> bool:
-    """Return whether an AMQP pattern matches a routing key, by the reference."""
+    """Return whether an AMQP pattern matches a routing key, according to the reference."""
     return matches(parse_pattern(pattern).words, split_words(key))

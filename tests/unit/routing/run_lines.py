@@ -1,4 +1,4 @@
-"""The Python lines that a call runs, as a measure of its work that it cannot hide."""
+"""Counts the Python lines that a call runs, as a measure of its work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ __all__ = ["TooMuchWork", "run_lines"]
 
 
 class TooMuchWork(AssertionError):
-    """More lines ran than the visits account for."""
+    """A call ran more lines than allowed."""
 
 
 def run_lines(call: Callable[[], object], most: int) -> int:
-    """Run a call and return the number of Python lines it ran; compiled code counts none. Raises: TooMuchWork."""
+    """Run a call and return the number of Python lines it ran, 0 for compiled code. Raises: TooMuchWork."""
     lines = 0
 
     def count(frame: FrameType, event: str, argument: object) -> Any:

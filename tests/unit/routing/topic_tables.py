@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-# rabbitmq-server, routing_SUITE (topic_matching), with t24 as before the limit of two `#`
+# rabbitmq-server, routing_SUITE (topic_matching), with t24 from before patterns were limited to two `#`
 SUITE_BINDINGS = {
     1: "a.b.c",
     2: "a.*.c",
@@ -77,7 +77,7 @@ AMQP_TABLES: dict[str, tuple[list[str], dict[str, set[str]]]] = {
             "\ud83d.\udc07": set(),
         },
     ),
-    # wildcard characters in a published key are ordinary words; within a longer word of a pattern none
+    # wildcard characters are ordinary in a published key, and within a longer word of a pattern
     "published wildcards": (
         ["a.*", "a.b", "#.c", "a#b.*", "**.#", "*.##"],
         {
@@ -109,7 +109,8 @@ AMQP_TABLES: dict[str, tuple[list[str], dict[str, set[str]]]] = {
     ),
 }
 
-# topic filter: topics that it matches, and others. mosquitto's topic_test.c, EMQX's emqx_topic_SUITE, MQTT 5.0, 4.7
+# topic filters, each with topics that it matches and topics that it does not match
+# sources: mosquitto's topic_test.c, EMQX's emqx_topic_SUITE, MQTT 5.0, 4.7
 MQTT_FILTERS: dict[str, tuple[list[str], list[str]]] = {
     "foo/#": (["foo", "foo/", "foo/bar", "foo/bar/baz"], ["fo", "foobar", "/foo"]),
     "foo//+": (["foo//bar", "foo//"], ["foo/bar", "foo//bar/"]),

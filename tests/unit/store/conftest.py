@@ -1,4 +1,4 @@
-"""A store in memory, its log, and files."""
+"""Files in memory, a store, and its log."""
 
 from __future__ import annotations
 

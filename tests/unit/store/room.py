@@ -62,20 +62,20 @@ class Room:
         return self.append(*[self.message(*queues, body=b"%d" % number) for number in range(first, first + count)])
 
     def checkpoint(self, *, clean: bool = False) -> None:
-        """Write a checkpoint of the recovered state; nothing may be appended since."""
+        """Write a checkpoint of the recovered state; no record may have been appended since."""
         states = list(self.recovered.queues.values())
         number = self.recovered.next_queue_number
         position = self.store.log.position
         self.store.write_checkpoint(Checkpoint(position, clean, self.recovered.topology, states, number))
 
     def reference(self, queue: int, *ids: int) -> SlotReference:
-        """Return these messages of the first recovered slot of a queue, or all of them."""
+        """Return a reference to messages of a queue's first recovered slot, by default all."""
         slot = self.recovered.queues[queue].slots[0]
         indexes = [one - slot.first for one in ids] or range(slot.end - slot.first)
         return SlotReference(queue, slot.first, slot.end, indexes, frozenset(slot.segments))
 
     def relocate(self, segment: int, *references: SlotReference, share: float = 1.0) -> Relocation:
-        """Append copies of the messages of a segment, and sync them."""
+        """Append copies of a segment's messages, and sync them."""
         relocation = self.store.plan_relocation(segment, references, share)
         assert relocation is not None
         self.store.append_relocation(relocation)
@@ -83,7 +83,7 @@ class Room:
         return relocation
 
     def lose_queue_logs(self) -> None:
-        """Remove all queue logs, as a damaged disk does."""
+        """Remove all queue logs, as if the disk were damaged."""
         for path in [path for path in self.files.contents if path.suffix == ".queue"]:
             self.files.remove(path)
 

@@ -22,7 +22,7 @@ class CountedFiles(WatchedFiles):
         for name in names:
             self.open(Path("/") / name, create=True)
         self.opened: list[str] = []
-        self.look = self._count
+        self.before = self._count
 
     def _count(self, call: str, path: Path) -> None:
         (self.opened.remove if call == "close" else self.opened.append)(path.name)

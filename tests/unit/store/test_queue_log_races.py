@@ -31,7 +31,7 @@ def test_a_chunk_that_goes_while_the_checkpoint_syncs_is_no_failure() -> None:
             loop.start()
             loop.join(0.2)  # the removal may have to wait for this sync
 
-    files.look = remove
+    files.before = remove
     logs.sync()
     loop.join()
     assert not files.contents
@@ -51,13 +51,13 @@ def test_what_is_written_during_a_sync_is_on_disk_after_the_next(first: int) -> 
     def write(call: str, _path: Path) -> None:
         if call != "sync":
             return
-        disk.look = ignore
+        disk.before = ignore
         loop = Thread(target=logs.write, args=(first + 1, 1001, late))
         loop.start()
         loop.join(DEADLINE_S)
         assert not loop.is_alive(), "the loop waits for a sync"
 
-    disk.look = write  # while the first queue's file is synced
+    disk.before = write  # while the first queue's file is synced
     logs.sync()
     logs.sync()
     remains = MemoryFiles()
@@ -75,9 +75,9 @@ def test_a_removed_chunk_is_not_read_from_any_more() -> None:
     logs = QueueLogs(files, FOLDER, sync=True)
     logs.write(1, 1, ENTRIES)
     logs.drop(1, 1, 1001, 0)
-    files.look = lambda call, _path: call == "remove" and logs.read(1, 1, 1001)
+    files.before = lambda call, _path: call == "remove" and logs.read(1, 1, 1001)
     logs.reclaim(1)
-    files.look = ignore
+    files.before = ignore
     logs.write(1, 1001, ENTRIES)
     assert logs.read(1, 1001, 2001) == ENTRIES
 
@@ -92,11 +92,11 @@ def test_a_chunk_that_goes_before_the_sync_reaches_it_keeps_its_entries() -> Non
 
     def forget(call: str, _path: Path) -> None:
         if call == "open":
-            files.look = ignore
+            files.before = ignore
             loop.start()
             loop.join(0.2)
 
-    files.look = forget  # of the first queue
+    files.before = forget  # of the first queue
     logs.sync()
     loop.join()
     assert logs.reclaim(100) == 0
@@ -126,7 +126,7 @@ def test_entries_can_be_read_while_they_move_to_a_file(by_sync: bool) -> None:
         reader.join(DEADLINE_S)
         assert not reader.is_alive(), "a reader waits for a writer"
 
-    files.look = look
+    files.before = look
     if by_sync:
         logs.sync()
     else:

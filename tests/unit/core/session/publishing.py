@@ -1,4 +1,4 @@
-"""Publishing with properties through a client's connection machine, and reading the answers."""
+"""Publishes with properties as a Client of `room`, and reads the answers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def declare(client: Client, *names: str, **arguments: Any) -> None:
 
 
 def ready(room: Room, *names: str) -> list[int]:
-    """Return how many messages are ready in each queue."""
+    """Return the number of ready messages of each queue."""
     return [room.vhost.queues[name].ready for name in names]
 
 
