@@ -234,7 +234,7 @@ def paused(group: Group, verb: Verb, turns: Path) -> dict[str, Any]:
         act(group)
         took_ms = (time.monotonic() - begun) * 1000
         time.sleep(_AFTER_S)
-        crew.tell("stop")
+        crew.send("stop")
         longest_ms = 1000 * max([took_s for took_s, _ in _turns(turns, begun)], default=0.0)
         return {**crew.gather("done", _LIMIT_S)["light"], "turn_ms": longest_ms, "took_ms": took_ms}
 
@@ -246,8 +246,8 @@ def watch(line: CrewPipe, address: Address, pid: int) -> None:
     light.await_route()
     told = select.poll()
     told.register(line, select.POLLIN)
-    line.tell("ready")
+    line.report("ready")
     times = light.exchange(sys.maxsize, lambda: bool(told.poll(0)), lambda: time.clock_gettime_ns(clock))
     figures = {"p50_ms": times.percentile(50) / 1e6, "max_ms": times.percentile(100) / 1e6}
-    line.tell("done", {**figures, "cpu_ms": light.spent.percentile(100) / 1e6})
+    line.report("done", {**figures, "cpu_ms": light.spent.percentile(100) / 1e6})
     light.close()

@@ -104,10 +104,10 @@ def _beside(pressure: Pressure, stage: Stage, broker: Broker) -> None:
             return
         with Crew({"pressure": press}, address, pressure) as crew:
             crew.gather("ready", _READY_S)
-            crew.tell("go")
+            crew.send("go")
             time.sleep(_HEAD_START_S)
             watch()
-            crew.tell("stop")
+            crew.send("stop")
             stage.run.add("members", crew.gather("done", _READY_S)["pressure"], title=pressure.title)
     finally:
         light.close()
@@ -132,13 +132,13 @@ def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
     ]
     sinks = [_sink(address, names[place % queues]) for place in range(count)] if pressure.consumed else []
     herd = Herd(sources, sinks)
-    line.tell("ready")
-    line.await_word("go")
+    line.report("ready")
+    line.await_command("go")
     told = select.poll()
     told.register(line, select.POLLIN)
     moved = herd.run(_PRESSURE_S, lambda: bool(told.poll(0)))
     confirmed_per_s = sum(moved.confirmed_each) / moved.seconds
-    line.tell("done", {"confirmed_per_s": confirmed_per_s, **moved.rates, **_spread(moved)})
+    line.report("done", {"confirmed_per_s": confirmed_per_s, **moved.rates, **_spread(moved)})
     herd.close()
 
 

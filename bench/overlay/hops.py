@@ -45,7 +45,7 @@ def measure(stage: Stage) -> None:
             with Crew({"load": steady_load}, pb, sb, stage.plan) as crew:
                 crew.gather("running", 2 * _LIMIT_S)
                 figures = _delivery(pb, sb, stage.plan) | _starts(sb, stage.plan)
-                crew.tell("leave")
+                crew.send("leave")
                 figures |= crew.gather("left", _LIMIT_S)["load"]
         stage.add("hops", figures, hops=hops)
 
@@ -73,10 +73,10 @@ def steady_load(line: CrewPipe, pb: Address, sb: Address, plan: Plan) -> None:
     herd = Herd([source], [sink(subscriber)], burst_s=BURST_S)
     herd.reach(_LIMIT_S, lambda: herd.delivered > 0, "no message went through the chain")
     herd.run(plan.settle_s)
-    line.tell("running")
+    line.report("running")
     moved = herd.run(_LOAD_LIMIT_S, lambda: bool(select.select([line], [], [], 0)[0]))
     herd.close()
-    line.tell("left", moved.rates)
+    line.report("left", moved.rates)
 
 
 def _delivery(pb: Address, sb: Address, plan: Plan) -> Figures:

@@ -113,7 +113,7 @@ async def test_work_without_a_number_ends_at_a_fault() -> None:
 def idle_stage(*, asked: bool = False) -> Stage:
     """Return a stage without a broker."""
     interruption = Interruption()
-    interruption.asked = asked
+    interruption.requested = asked
     options = Namespace(uri=Address("127.0.0.1", 1))
     control = create_autospec(PeerConnection)
     return Stage(options, RunTopology(()), RunProgress(quiet=True), interruption, None, control)
