@@ -1,4 +1,4 @@
-"""`slotmq pipeline report`: draws a lake's traffic, and its routes by a broker's bindings, as one HTML file."""
+"""`slotmq pipeline report`: show a lake's traffic, and the reach of a broker's bindings, as one HTML file."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from broker.pipeline.source.catalog import open_catalog
 class ReportOptions:
     """The messages to report on, and the broker to compare with.
 
-    Shapes: `path` is a data folder and `url` an http(s) URL; the bindings are those of the broker that runs on `path`,
-        unless `bindings` names a file. Without `output` no page is written.
+    Shapes: `path` is a data folder and `url` an http(s) URL; the bindings are those of the broker running on `path`, or
+    those in the file `bindings`, if given. Without `output` no page is written.
     """
 
     spark: Callable[[], SparkSession]
@@ -97,7 +97,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Return all values of the report; unknown values are None. Raises: JobFailed.
+    """Return all values of the report; those that are unknown are None. Raises: JobFailed.
 
     Cost: four passes over the messages.
     """
@@ -141,14 +141,14 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
 def _broker(
     options: ReportOptions, progress: Progress
 ) -> tuple[Topology | None, str | None, list[dict[str, Any]] | None]:
-    """Return the bindings, the label of their origin, and the state of the queues. Raises: JobFailed (USAGE)."""
+    """Return the topology, a description of its source, and the state of the queues. Raises: JobFailed (USAGE)."""
     topology = source = queues = None
     with restated((BadBindings, BadTopology), JobRefused):
         if options.path is not None:
             try:
                 queues = consumer_rows(ask(options.path, "list_queues"), ask(options.path, "list_consumers"))
                 topology, source = running_topology(options.path), "the broker's bindings"
-            except Unanswered as unanswered:  # its slots are still readable
+            except Unanswered as unanswered:  # the slots can be read without a running broker
                 progress.say(f"{unanswered}: the report has nothing of its queues")
         if options.bindings is not None:
             topology, source = read_bindings(options.bindings), f"the bindings in {options.bindings}"
@@ -158,7 +158,7 @@ def _broker(
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the forecast: the selection's messages at the mean disk size of a message in the whole lake."""
+    """Return the forecast, with the mean size on disk of a message in the whole lake."""
     files = lake.files()
     return forecast(
         {int(day): count for day, count in found["by_day"].items()},
@@ -171,7 +171,7 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def page(values: Mapping[str, Any]) -> str:
-    """Return the page of a report's values."""
+    """Return the HTML page of a report's values."""
     traffic = values["traffic"]
     sections = {} if traffic is None else traffic_sections.SECTIONS
     others = {**broker_sections.SECTIONS, "Forecast": traffic_sections.forecast_section}
