@@ -131,7 +131,7 @@ class Conductor:
         return self._stalled(at_s)
 
     def _drained(self, crew: Crew, at_s: float) -> bool:
-        """Return whether the consumers, once the publishers are done, have received all that they can get."""
+        """Return whether the consumers have received all that they can get, now that the publishers are done."""
         load, outcome = self._load, self._outcome
         if not self._consumers:
             return True
@@ -216,10 +216,7 @@ class Stage:
 
 @contextmanager
 def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> Iterator[Stage]:
-    """Create the topology of a run, and always remove it at the end.
-
-    Raises: Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
-    """
+    """Create the topology of a run and always remove it. Raises: Refusal, OSError; KeyboardInterrupt."""
     with Interruption() as interruption:
         control = PeerConnection(options.uri, PUBLISH_CHANNEL)
         made = Stage(options, topology, progress, interruption, options.pid, control)
@@ -239,10 +236,7 @@ def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> I
 
 
 def _ceiling_per_s(load: Load, interruption: Interruption) -> float:
-    """Return the messages per second that one publisher and one consumer reach through a relay.
-
-    Raises: RunFailed.
-    """
+    """Return the rate that one publisher and one consumer reach through a relay. Raises: RunFailed."""
     with relay() as (address, _):
         alone = Load(
             address=address,

@@ -52,14 +52,12 @@ class CrewPipe:
         self.connection = pipe
 
     def report(self, stage: str, figures: Mapping[str, Any] | None = None) -> None:
-        """Report that this process has reached a stage."""
         self.connection.send((stage, dict(figures or {})))
 
     def fileno(self) -> int:
         return self.connection.fileno()
 
     def await_command(self, command: str) -> None:
-        """Wait for a command."""
         while self.connection.recv() != command:
             continue
 
@@ -284,7 +282,6 @@ class Driver:
                 tick_ns += interval_ns * (1 + (now_ns - tick_ns) // interval_ns)
 
     def _fire(self, now_ns: int) -> None:
-        """Wake every member whose timer is due."""
         timers, armed = self._timers, self._armed
         while timers and timers[0][0] <= now_ns:
             at_ns, index = heapq.heappop(timers)

@@ -89,7 +89,7 @@ count_or_none: Final = partial(_whole, _MULTIPLES, "a number such as 0, 1000 or 
 _rate: Final = partial(_scaled, _MULTIPLES, "a rate per second such as 0.5, 1000 or 10k")
 rate: Final = within(_rate, 1e-6, _QUANTITY_MAX, "not a rate: leave it out for as fast as possible")
 share: Final = within(partial(_scaled, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01"), 0, 1, "more than all")
-heartbeat: Final = at_most(partial(_whole, _SECONDS, "whole seconds up to 65535", 0), 0xFFFF, "AMQP can say")
+heartbeat: Final = at_most(partial(_whole, _SECONDS, "whole seconds up to 65535", 0), 0xFFFF, "AMQP allows")
 _interval: Final = within(duration, 0.05, 3600, "not between 50ms and 1h")
 
 
@@ -156,19 +156,19 @@ def add_flow(group: argparse._ActionsContainer, consumer: str = "consumer") -> N
     add(group, "-R --consumer-rate", "R", rate, f"messages per second and {consumer}")
     processes = "number of processes for publishers, and for consumers (default one per core, at most 4)"
     add(group, "--processes", "N", count, processes)
-    unsent = "how much a publisher sends with one time stamp, and how much may wait in its kernel"
-    add(group, "--unsent", "SIZE", size, f"{unsent} (default: what the kernel takes)", 0)
+    unsent = "limit of what a publisher sends with one time stamp, and may have unsent in its kernel"
+    add(group, "--unsent", "SIZE", size, f"{unsent} (default: the kernel's)", 0)
 
 
 def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options for publishing and consuming, and return their group."""
     load = parser.add_argument_group("load")
-    add(load, "-x --publishers --producers", "N", count_or_none, "number of them", 1)
-    add(load, "-y --consumers", "N", count_or_none, "number of them", 1)
+    add(load, "-x --publishers --producers", "N", count_or_none, "number of publishers", 1)
+    add(load, "-y --consumers", "N", count_or_none, "number of consumers", 1)
     add(load, "-s --size", "SIZE", size, "size of a body in bytes", STAMP_BYTES)
     add(load, "-c --confirm", "N", count_or_none, "use confirms, with at most N unconfirmed messages", 0)
     add_flow(load)
-    prefetch = at_most(count_or_none, 0xFFFF, "AMQP can say")
+    prefetch = at_most(count_or_none, 0xFFFF, "AMQP allows")
     add(load, "-q --qos -P --prefetch", "N", prefetch, "unacked messages per consumer (default no limit)", 0)
     add_switch(load, "-a --autoack", "consume without acks")
     add(load, "-A --multi-ack-every --ack", "N", count, "one ack for N messages", 1, "ack_every")
@@ -189,10 +189,7 @@ def load_of(
     copies: int | None = None,
     demand: ReceiverPace | None = None,
 ) -> Load:
-    """Return the load that the options of `add_load` and `add_time` describe; `demand` overrides the consumers' pace.
-
-    Raises: BadOptions.
-    """
+    """Return the load that the options describe; `demand` replaces the consumers' pace. Raises: BadOptions."""
     return Load(
         address=options.uri,
         material=material,

@@ -88,7 +88,6 @@ class Stopwatch:
         return time.process_time() - self._cpu_s
 
     def busy_share(self) -> float:
-        """Return the CPU time as a share of the elapsed time."""
         return min(1.0, self.cpu_s() / self.seconds())
 
 

@@ -47,7 +47,6 @@ class RunTally(NamedTuple):
 
     @classmethod
     def total(cls, tallies: Iterable[RunTally]) -> Self:
-        """Return the sum of several tallies."""
         return cls(*map(sum, zip(cls(), *tallies, strict=True)))
 
 
@@ -96,7 +95,6 @@ class RunOutcome:
         return all(role in self.done or self.reported_ns.get(role, 0) >= at_ns for role in roles)
 
     def add_report(self, role: str, figures: dict[str, Any], *, done: bool) -> None:
-        """Add the report of a role."""
         if figures["tally"] != self.tallies.get(role):
             self.moved_s = time.monotonic() - self.begin_s
         self.tallies[role] = figures["tally"]
@@ -145,7 +143,6 @@ class RunOutcome:
         return max(0.0, ended_ns / 1e9 - self.begin_s)
 
     def _show(self, at_s: float) -> None:
-        """Append and show the interval that ends at this time."""
         interval, seconds = self._interval(at_s), at_s - self._shown_s
         self.intervals.append(interval)
         self.progress.show(interval_line(interval, seconds))

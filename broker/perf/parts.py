@@ -151,7 +151,7 @@ class Consumers(Crowd):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a run publishes and consumes, with whom, and for how long.
+    """The work of a run: what is published and consumed, on which broker, how fast and for how long.
 
     Shapes: `queues` has the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
     consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
@@ -179,7 +179,6 @@ class Load:
     consuming: Callable[[Share], Crowd] = Consumers
 
     def publish_shares(self) -> list[Share]:
-        """Return the share of each publishing process."""
         return self._shares(self.producers, self.processes)
 
     def consume_shares(self) -> list[Share]:

@@ -158,7 +158,7 @@ def is_answer(payload: bytes, awaited: tuple[int, int]) -> bool:
     if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
         raise Refusal(reason(payload))
     if name not in (awaited, *_NOTICES):
-        raise Refusal(f"the broker sent method {name} unasked")
+        raise Refusal(f"the broker sent method {name} unexpectedly")
     return name == awaited
 
 
@@ -220,10 +220,7 @@ class RelayPeer(PeerSocket):
     """A connection to the bare relay: a header replaces AMQP's handshakes, and the relay answers it with one byte."""
 
     def __init__(self, address: Address, stride_bytes: int, unsent_bytes: int = 0) -> None:
-        """Connect a publisher, for which every `stride_bytes` are confirmed as one message, or with 0 a consumer.
-
-        Raises: Refusal, OSError.
-        """
+        """Connect a publisher whose messages have `stride_bytes`, or with 0 a consumer. Raises: Refusal, OSError."""
         super().__init__(address.connect(CALL_LIMIT_S, 0, unsent_bytes))
         self.socket.sendall(RELAY_HEAD.pack(stride_bytes))
         self.receive()
@@ -276,10 +273,7 @@ class PeerConnection(PeerSocket):
             self.receive()
 
     def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> list[bytes]:
-        """Send methods that have the same kind of answer, many at a time, and return the payloads of the answers.
-
-        Raises: Refusal.
-        """
+        """Send methods with the same kind of answer, many at a time; return the answers' payloads. Raises: Refusal."""
         answers = []
         waiting = iter(requests)
         while some := list(islice(waiting, _CALLS_AT_ONCE)):

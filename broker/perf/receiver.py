@@ -44,7 +44,7 @@ class DeliveryQuota:
 class LatencyRecorder:
     """The latencies that a process's receivers measured, from the due time and from the send time of each message.
 
-    Invariant: a stamp from outside the run is of another run and is ignored.
+    Invariant: a time stamp from outside the run belongs to another run and is ignored.
     """
 
     def __init__(self, body_bytes: int) -> None:
@@ -124,7 +124,6 @@ class Receiver:
             self._resume_ns = 0
 
     def _pull(self) -> None:
-        """Read, count and ack the received deliveries."""
         read_max_bytes = _SLOW_READ_BYTES if self._demand.per_s else BUFFER_BYTES // 2
         while self.peer.scan(self._scan, "consumer", read_max_bytes):
             if not isinstance(self._socket, ssl.SSLSocket) or not self._socket.pending():

@@ -99,7 +99,6 @@ class LatencyPair:
 
     @classmethod
     def of(cls, histogram: Histogram) -> Self | None:
-        """Return the latency pair of a histogram; None if the histogram is empty."""
         if not histogram.count:
             return None
         p50, p99 = histogram.percentiles((50, 99))
@@ -187,10 +186,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure of one scenario only.
-
-    Shapes: `unit` is us, s, bytes, per_s, share, or a noun that follows the number.
-    """
+    """A figure of one scenario. Shapes: `unit` is us, s, bytes, per_s, share, or a noun that follows the number."""
 
     value: float
     unit: str = ""
@@ -217,7 +213,6 @@ class Result:
     failures: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the document as indented JSON in ASCII."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod

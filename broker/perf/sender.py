@@ -25,7 +25,6 @@ class Schedule:
     """
 
     def __init__(self, per_s: float, start_ns: int) -> None:
-        """Set the rate and the due time of the first message."""
         rate = Fraction(per_s).limit_denominator(_DENOMINATOR_MAX)
         self._period = 10**9 * rate.denominator  # nanoseconds for `_numerator` messages
         self._numerator = max(1, rate.numerator)
@@ -36,17 +35,13 @@ class Schedule:
         return self._start_ns + number * self._period // self._numerator
 
     def due(self, now_ns: int) -> int:
-        """Return how many messages are due by now."""
         elapsed_ns = now_ns - self._start_ns
         return ((elapsed_ns + 1) * self._numerator - 1) // self._period + 1 if elapsed_ns >= 0 else 0
 
 
 @dataclass(frozen=True, slots=True)
 class SenderPace:
-    """How a sender publishes.
-
-    Shapes: `window` 0 means no confirms; `messages` None means no limit, `per_s` None as fast as possible.
-    """
+    """How a sender publishes. Shapes: `window` 0 means no confirms; None means no limit."""
 
     window: int = 0
     messages: int | None = None
@@ -81,7 +76,6 @@ class Sender:
         self._unconfirmed: deque[tuple[int, int]] = deque()  # of each slice: last message, and when it was due
 
     def start(self, at_ns: int) -> None:
-        """Start the schedule."""
         if self._pace.per_s:
             self._schedule = Schedule(self._pace.per_s, at_ns)
         self._socket.setblocking(False)
@@ -121,14 +115,10 @@ class Sender:
         return self._schedule.due_ns(self._prepared)
 
     def interest(self, now_ns: int) -> int:
-        """Return the selector events to wait for."""
         return EVENT_READ | EVENT_WRITE if self._pending or self._room(now_ns) > 0 else EVENT_READ
 
     def react(self, events: int, now_ns: int) -> None:
-        """Perform the reads and writes that have become possible; without events, a message has become due.
-
-        Raises: Refusal, BrokenStream, OSError.
-        """
+        """Read and write what is possible; without events, send what is due. Raises: Refusal, BrokenStream, OSError."""
         if events & EVENT_READ:
             self.pull(now_ns)
         self.push(now_ns)
@@ -139,10 +129,7 @@ class Sender:
             self._pending = send_some(self._socket, self._pending)
 
     def settle(self, limit_s: float) -> None:
-        """Wait until the broker has read all messages and sent all returns.
-
-        Raises: Refusal, BrokenStream, OSError.
-        """
+        """Wait until the broker has read all messages and sent all returns. Raises: Refusal, BrokenStream, OSError."""
         self._socket.settimeout(limit_s)
         self._socket.sendall(self.peer.round_trip)
         while not self.scanner.settled:

@@ -44,10 +44,7 @@ class Spool:
     """A buffer of messages at equal strides, sent over and over. Units: `at`, `stop` and `stride` in bytes."""
 
     def __init__(self, material: Material, first: int, room_bytes: int) -> None:
-        """Encode messages, starting with key number `first`: one for each key, as many as fit.
-
-        Raises: ValueError for keys of different lengths.
-        """
+        """Encode messages from key `first` on, one per key, as many as fit. Raises: ValueError for unequal lengths."""
         first %= len(material.keys)
         keys = material.keys[first:] + material.keys[:first]
         pieces: list[bytes] = []

@@ -50,7 +50,6 @@ class Measure:
     own: bool = False
 
     def text(self, at: int) -> str:
-        """Return a result's value with its unit."""
         value = self.values[at]
         return "" if value is None else figure_text(value, self.unit)
 

@@ -36,10 +36,7 @@ class RunTopology:
     own_exchange: bool = True
 
     def make(self, peer: PeerConnection, progress: RunProgress) -> int:
-        """Create the topology, durable, and return the number of messages already in the queues.
-
-        Raises: Refusal, OSError.
-        """
+        """Create the topology, durable; return how many messages its queues already have. Raises: Refusal, OSError."""
         if self.exchange:
             peer.declare_exchange(self.exchange, durable=True, kind=self.kind, passive=self.predeclared)
         ready = 0
@@ -82,10 +79,7 @@ def add_addressing(parser: argparse.ArgumentParser) -> None:
 
 
 def addressing_of(options: argparse.Namespace) -> tuple[RunTopology, list[str], int | None]:
-    """Return the topology that the options describe, the keys to publish with, and the number of queues per message.
-
-    Raises: BadOptions.
-    """
+    """Return the topology of the options, the keys to publish with, and the queues per message. Raises: BadOptions."""
     own = own_name()
     named = options.queue or own
     queues = numbered(named, options.queues) if options.queues > 1 else [named]

@@ -83,7 +83,7 @@ class TapTaken(LakeRefused):
 
 
 class SimulationFailed(PipelineFault):
-    """A simulated overlay did not do what overlays promise."""
+    """A simulated overlay violated a guarantee of overlays."""
 
 
 WORKER_VARIABLES: Final = ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH")

@@ -45,7 +45,6 @@ class SlotReader(DataSourceReader):
     """The reader of the slots that currently exist. It is pickled into tasks, which open their own resources."""
 
     def __init__(self, options: Mapping[str, str], rows: RowReader) -> None:
-        """Shapes: `rows` is a function that yields the rows of a run of slots."""
         self._options = dict(options)
         self._rows = rows
 
@@ -122,10 +121,7 @@ class SpeculatingMessageFormat(MessageFormat):
 
 
 def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Return the messages that the options select, as `format("slotmq")` would, but planned in this process.
-
-    Raises: SlotGap, SourceRefused.
-    """
+    """Return the messages that the options select, planned in this process. Raises: SlotGap, SourceRefused."""
     source = SlotSource(options)
     tasks, columns = _tasks_now(source), source.options.columns
     rows = partial(message_batches, schema=pa.schema([ARROW_SCHEMA.field(name) for name in columns]))

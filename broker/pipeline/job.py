@@ -87,7 +87,6 @@ class Progress:
             self._show_progress()
 
     def step(self, name: str) -> None:
-        """Name the current step of the job."""
         with self._lock:
             self._step = name
             self._show_progress()

@@ -34,10 +34,7 @@ _AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 class GivenOptions:
-    """The options given to a format, without Spark's own.
-
-    Raises: `refused`, from every method, for an invalid value.
-    """
+    """The options given to a format, without Spark's own. Every method raises `refused` for an invalid value."""
 
     def __init__(
         self,
@@ -61,15 +58,13 @@ class GivenOptions:
                 self._given[known[lower]] = value
             elif not lower.startswith(SPARK_PREFIXES):
                 close = get_close_matches(lower, known, 1)
-                hint = f"; did you mean {known[close[0]]}?" if close else f", but {', '.join(names)}"
+                hint = f"; did you mean {known[close[0]]}?" if close else f"; the options are {', '.join(names)}"
                 raise refused(f"there is no option {name!r}{hint}")
 
     def text(self, name: str) -> str | None:
-        """Return an option as text, None if it was not given."""
         return self._given.get(name)
 
     def flag(self, name: str) -> bool | None:
-        """Return a boolean option, None if it was not given."""
         text = self._given.get(name)
         if text is not None and text.strip().lower() not in FLAGS:
             raise self._refused(f"the option {name} should be true or false, not {text!r}")

@@ -67,7 +67,6 @@ class Selection:
         return frame
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that identify the selection within the lake."""
         found = asdict(self)
         del found["lake"]
         return {**found, "queues": sorted(self.queues)}
@@ -100,10 +99,7 @@ def check_instants(*instants: str | None) -> None:
 
 
 def pattern_regex(pattern: str) -> str:
-    """Return a topic pattern as a regular expression for routing keys in which a dot precedes each word.
-
-    The empty key has no words, and so no dot.
-    """
+    """Return a topic pattern as a regular expression for keys with a dot before each word; the empty key has none."""
     pieces = []
     for word in parse_pattern(pattern).words:
         if word == STAR:

@@ -130,7 +130,7 @@ def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path)
     folder.damage(2)
     lake, path = tmp_path / "lake", str(folder.path)
     with pytest.raises(
-        JobFailed, match=r"^1 of 200 messages cannot be read, more than 0: none of the batch was taken$"
+        JobFailed, match=r"^1 of 200 messages cannot be read, more than 0: none of the batch was archived$"
     ):
         archive(spark, tmp_path / "strict", path=path, max_bad="0")
     assert not messages_of(tmp_path / "strict") and not orphans(tmp_path / "strict")

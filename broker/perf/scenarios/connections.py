@@ -67,7 +67,7 @@ class Conversation(asyncio.Protocol):
             self.end(fault)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        why = f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
+        why = f"the connection was lost: {getattr(exc, 'strerror', None) or exc}"
         self.end(Refusal(why if exc else "the broker closed the socket"))
 
     async def follow(self, script: Script) -> bool:
@@ -105,7 +105,7 @@ class Conversation(asyncio.Protocol):
     def _handle_frame(self, kind: int, payload: bytes) -> None:
         """Pass an awaited answer to the script, and ignore heartbeats. Raises: Refusal, BrokenStream."""
         if kind not in (wire.METHOD, wire.HEARTBEAT):
-            raise BrokenStream(f"a frame of type {kind} where no message is awaited")
+            raise BrokenStream(f"an unexpected frame of type {kind}")
         if kind == wire.HEARTBEAT or not is_answer(payload, self._awaited):
             return
         if self._awaited == wire.CONNECTION_CLOSE_OK:
@@ -139,7 +139,6 @@ class ScriptedRun:
 
     @property
     def stopping(self) -> bool:
-        """Whether a fault or Ctrl-C forbids further work."""
         return self.fault is not None or self.stage.interruption.requested
 
     async def repeat(
@@ -226,10 +225,7 @@ def run_connections(options: argparse.Namespace, progress: RunProgress) -> Resul
 
 
 class ConnectionHold(ScriptedRun):
-    """The scenario `connections`.
-
-    Invariant: every opened connection is closed, even after Ctrl-C, and the result counts them.
-    """
+    """The scenario `connections`. Invariant: every opened connection is closed, even after Ctrl-C, and counted."""
 
     async def run(self) -> Result:
         """Run the scenario. Raises: Fault if no connection could be opened."""
@@ -366,7 +362,6 @@ class CycleWorker:
         yield from closing()
 
     def cycle(self) -> Script:
-        """Create and delete an object, and record both durations."""
         for times, script in zip(self._times, self._scripts(), strict=True):
             yield from timed(times, script)
 

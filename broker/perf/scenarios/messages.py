@@ -72,7 +72,9 @@ def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
     if options.size < DUE_BYTES:
-        raise BadOptions(f"--size {options.size}: the time that is measured from takes {DUE_BYTES} bytes of the body")
+        raise BadOptions(
+            f"--size {options.size}: the body needs {DUE_BYTES} bytes for the time when the message is due"
+        )
     flags.check_sides(options, both="latency needs a publisher and a consumer")
     topology, load = addressed(options)
     with stage(options, topology, progress) as here:
@@ -198,7 +200,6 @@ def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 def _append(first: RunOutcome, second: RunOutcome) -> None:
-    """Append the second outcome to the first one."""
     first.intervals += [replace(one, at_s=one.at_s + first.seconds) for one in second.intervals]
     first.seconds += second.seconds
     first.deliver_s = second.deliver_s
@@ -291,7 +292,6 @@ class Pairs(Consumers):
             yield PairSide(peer, Spool(replace(load.material, keys=(other,)), 0, 1), self._latencies, self._quota)
 
     def start(self, at_ns: int) -> None:
-        """Send the first message of each pair."""
         super().start(at_ns)
         for side in self.members[::2]:
             side.serve()

@@ -36,7 +36,7 @@ def add_mqtt(commands: Any) -> None:
     flags.add(load, "-y --subscribers --consumers", "N", flags.count_or_none, "subscribers, each gets all messages", 1)
     load.add_argument("-Q", "--qos", type=int, choices=(0, 1, 2), default=0, help="of publishes and subscriptions")
     load.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="5", help="version of MQTT, default 5")
-    sizes = flags.at_most(flags.size, BUFFER_BYTES // 4, "this client takes")
+    sizes = flags.at_most(flags.size, BUFFER_BYTES // 4, "this client accepts")
     flags.add(load, "-s --size", "SIZE", sizes, "size of a payload in bytes", STAMP_BYTES)
     flags.add(load, "-t --topic", "NAME", str, "the topic, default one of the run's own")
     flags.add(load, "--topics", "N", ids, "N topics below it, subscribed to by NAME/#")

@@ -86,7 +86,7 @@ def add_archive(commands: Any) -> None:
     add_switch(
         command, "--accept-restored", "continue if a copy of the data folder was restored, and keep both histories"
     )
-    add_switch(command, "--take-over", "continue after what an archive with another cursor took from the taps")
+    add_switch(command, "--take-over", "continue after the slots that an archive with another cursor has archived")
     command.add_argument(
         "--no-seal", dest="seal", action="store_false", help="leave out messages not yet in slot files"
     )
@@ -112,10 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check_cursor(name: str) -> None:
-    """Check that a name is valid for a folder, and for a cursor of the broker, which would refuse to release slots.
-
-    Raises: BadUsage.
-    """
+    """Check that a name is valid for a folder, and for a cursor of the broker. Raises: BadUsage."""
     if "/" in name or name.startswith("."):
         raise BadUsage(f"--cursor {name!r} cannot be the name of a folder")
     if not name.isprintable() or not 1 <= len(name.encode()) <= CURSOR_MAX_BYTES:

@@ -88,12 +88,12 @@ class DeadLetterOptions:
 def add_deadletters(commands: Any) -> None:
     """Add the command."""
     command = add_command(
-        commands, "deadletters", "show why messages died, and publish those of a lake again where they came from"
+        commands, "deadletters", "show why messages were dead-lettered, and republish those of a lake"
     )
     add_broker(command, "; --queue names the queues")
     add_list(command, "--reason", "R", "only this reason: rejected, expired, maxlen, delivery_limit")
     add_list(command, "--died-in", "Q", "only messages that died in this queue")
-    add_switch(command, "--replay", "publish those of --lake again; for a queue use slotmq requeue-dead-letters")
+    add_switch(command, "--replay", "republish those of --lake; for a queue use slotmq requeue-dead-letters")
     add_value(command, "--to", "URL", "the broker to publish to: amqp://user:password@host:port/vhost")
     command.add_argument(
         "--into", choices=(EXCHANGE, QUEUE), default=EXCHANGE,
@@ -110,10 +110,10 @@ def add_deadletters(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     given = [place for place in (arguments.path, arguments.url, arguments.lake) if place is not None]
     if len(given) != 1:
-        raise BadUsage("say where the dead letters are: --path DIR, --url URL or --lake DIR, one of them")
+        raise BadUsage("name the source of dead letters with one of --path DIR, --url URL and --lake DIR")
     if arguments.lake is None:
         if not arguments.queues:
-            raise BadUsage("say which queues hold the dead letters: --queue Q")
+            raise BadUsage("name the queues with the dead letters: --queue Q")
         if any((arguments.since, arguments.until, arguments.pattern, arguments.where)):
             raise BadUsage("--from, --until, --pattern and --where belong to --lake")
     if arguments.replay != (arguments.to is not None):
@@ -145,7 +145,11 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     spark = options.spark()
     progress.step("reading")
     with faults_fail_the_job():
-        frame = frame_of(spark, options)  # one snapshot: the published messages are the reported ones
+        if options.selection is not None:
+            frame = options.selection.messages(spark)
+        else:  # one snapshot, so that the published messages are the reported ones
+            where = {"path": options.path, "url": options.url, "vhost": options.vhost, "queue": options.queues}
+            frame = live_messages(spark, given_options(where))
         groups = group_deaths(frame, options.wanted)
         values: dict[str, Any] = {"messages": sum(group["messages"] for group in groups), "groups": groups}
         progress.add(rows=values["messages"])
@@ -159,14 +163,6 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     dropped = f"{values['dropped']:,} dropped, as the broker had them"
     text = f"{values['published']:,} replayed, {refused:,} refused, {dropped}"
     return Summary(values, BAD_RECORDS if refused else OK, (*lines_of(values), text))
-
-
-def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
-    """Return the messages to examine: the selection of a lake, or the current contents of the queues."""
-    if options.selection is not None:
-        return options.selection.messages(spark)
-    where = {"path": options.path, "url": options.url, "vhost": options.vhost, "queue": options.queues}
-    return live_messages(spark, given_options(where))
 
 
 def group_deaths(frame: DataFrame, wanted: DeathFilter) -> list[dict[str, Any]]:

@@ -58,11 +58,11 @@ class Machine:
         found = []
         if self.memory_bytes is not None and self.memory_bytes < MEMORY_NEEDED_BYTES:
             found.append(
-                f"{size_text(self.memory_bytes)} of memory is little: Spark wants {size_text(MEMORY_NEEDED_BYTES)}"
+                f"{size_text(self.memory_bytes)} of memory is too little: Spark needs {size_text(MEMORY_NEEDED_BYTES)}"
             )
         if self.temporary_bytes < SPACE_NEEDED_BYTES:
             found.append(
-                f"{size_text(self.temporary_bytes)} is little for what Spark writes to {self.temporary}; "
+                f"{size_text(self.temporary_bytes)} is too little for what Spark writes to {self.temporary}; "
                 "SPARK_LOCAL_DIRS names another place"
             )
         pandas = self.packages.get("pandas") or "0"

@@ -56,10 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def conditions(options: ExpireOptions) -> tuple[str, str | None]:
-    """Return the SQL conditions for messages and for bad records, None for no bad records: they have no key.
-
-    Raises: LakeRefused.
-    """
+    """Return the SQL conditions for messages and for bad records, None if keys exclude these. Raises: LakeRefused."""
     found = []
     before_ms = instant_ms(options.older, now_ms())
     if before_ms is not None:

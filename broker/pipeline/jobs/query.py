@@ -90,11 +90,11 @@ def add_query(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if [arguments.lake, arguments.path, arguments.url].count(None) != 2:
-        raise BadUsage("say what to ask: --lake DIR, --path DIR or --url URL, one of them")
+        raise BadUsage("name what to query with one of --lake DIR, --path DIR and --url URL")
     if not 0 <= arguments.limit <= LIMIT_MAX:
         raise BadUsage(f"--limit is between 0 and {LIMIT_MAX:,}")
     if arguments.csv and arguments.json:
-        raise BadUsage("--csv or --json, one of them")
+        raise BadUsage("--csv and --json exclude each other")
     if arguments.lake is not None and (arguments.taps or arguments.queues or arguments.vhost or arguments.columns):
         raise BadUsage(
             "--tap, --queue, --vhost and --columns are for live slots; in a lake, say it in SQL: WHERE queue = ..."

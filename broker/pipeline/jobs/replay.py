@@ -68,7 +68,9 @@ def add_replay(commands: Any) -> None:
     pace = command.add_mutually_exclusive_group()
     add_value(pace, "--rate", "N", "messages per second; default no limit", type=float, default=0.0)
     add_value(pace, "--speed", "F", "with the original timing, F times as fast", type=float, default=0.0)
-    add_list(command, "--map", "FILE|OLD=NEW", "new routing keys; in a.*=b.* the star keeps its word")
+    add_list(
+        command, "--map", "FILE|OLD=NEW", "new routing keys; in a.*=b.* the second star stands for the matched word"
+    )
     add_list(command, "--set-header", "N=V", "set a header to a text", type=name_and_text)
     add_list(command, "--drop-header", "N", "leave out a header")
     add_list(command, "--drop-property", "N", "leave out a property, such as user_id", choices=PROPERTY_NAMES)
@@ -217,20 +219,19 @@ class ReplayState:
         except (OSError, ValueError) as error:
             raise BadReplayState(f"{self.path}: cannot be read: {error}") from None
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise BadReplayState(f"{self.path}: is not a state of a replay, or of another version")
+            raise BadReplayState(f"{self.path}: is not the state of a replay, or is of another version")
         if found.get("selection") != self.selection:
-            raise BadReplayState(f"{self.path}: the producer replayed something else, or to somewhere else")
+            raise BadReplayState(f"{self.path}: the producer replayed another selection, or to another target")
         self.done = found["done"]
 
     def advance(self, step: Step) -> None:
-        """Record that a step is done."""
         self.done = max(self.done, step.last)
         values = {"selection": self.selection, "done": self.done, "format": FORMAT}
         Disk().write_whole(self.path, json.dumps(values).encode())
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
-    """Return the rows of a frame by slot."""
+    """Return the number of rows, and the first and last time, for each slot in a frame."""
     times = F.unix_micros(F.col("ts"))
     found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")

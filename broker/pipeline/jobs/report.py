@@ -97,10 +97,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Return all values of the report; those that are unknown are None. Raises: JobFailed.
-
-    Cost: four passes over the messages.
-    """
+    """Return the values of the report, None where unknown. Raises: JobFailed. Cost: four passes over the messages."""
     lake = open_lake(options.selection.lake)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()
@@ -211,7 +208,7 @@ def _headline(values: Mapping[str, Any]) -> str:
     if reach is not None:
         facts += [
             (f"{reach['mean']:.2f}", "queues a message, on average"),
-            (short_text(reach["unmatched_messages"]), "messages that no queue gets"),
+            (short_text(reach["unmatched_messages"]), "messages that no queue receives"),
             (short_text(len(reach["dead_bindings"])), f"dead of {reach['bindings']:,} bindings"),
             (short_text(len(values["redundant_bindings"])), "redundant bindings"),
         ]

@@ -44,9 +44,9 @@ class RouteOptions:
 
 def add_route(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "route", "compute which queues would get what under other bindings")
-    told = "definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /"
-    add_value(command, "--bindings", "FILE", told, type=path_argument, required=True)
+    command = add_command(commands, "route", "compute which queues would receive a lake's messages with other bindings")
+    text = "definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /"
+    add_value(command, "--bindings", "FILE", text, type=path_argument, required=True)
     add_switch(command, "--diff", "compare with today's bindings")
     add_value(command, "--path", "D", "data folder of a running broker, for today's bindings")
     add_value(command, "--today", "FILE", "a file with today's bindings", type=path_argument)
@@ -58,7 +58,7 @@ def add_route(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.diff and (arguments.path is None) == (arguments.today is None):
-        raise BadUsage("--diff needs --path D or --today FILE, one of them")
+        raise BadUsage("--diff needs either --path D or --today FILE")
     if not arguments.diff and (arguments.path is not None or arguments.today is not None):
         raise BadUsage("--path and --today belong to --diff")
     if arguments.rows is not None and arguments.rows.exists():

@@ -52,10 +52,7 @@ POLL_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """The plans to simulate, and where to write the results.
-
-    Shapes: `output` ends in one of FORMATS; `plot` is an SVG file.
-    """
+    """The plans to simulate, and the files for the results: `output` ends in one of FORMATS, and `plot` in .svg."""
 
     spark: Callable[[], SparkSession]
     plans: Sequence[SimulationPlan]

@@ -53,7 +53,6 @@ class Totals:
     gap_messages: int = 0
 
     def count(self, copied: Copied) -> None:
-        """Add a committed batch."""
         self.batches += 1
         for name, number in copied.figures().items():
             setattr(self, name, getattr(self, name) + number)
@@ -105,7 +104,7 @@ class ArchiveRun:
             differs and that is not accepted; TapTaken; SlotGap.
         """
         if not self._lock_cursor():
-            raise LakeRefused(f"an archive with the cursor {self._cursor!r} already works on {self.lake.place}")
+            raise LakeRefused(f"an archive with the cursor {self._cursor!r} already runs on {self.lake.place}")
         try:
             self._begin(allow_gap=allow_gap, accept_restored=accept_restored, take_over=take_over)
         except BaseException:
@@ -206,7 +205,7 @@ class ArchiveRun:
         for (vhost, tap), taken in sorted(self._taken(note.start.store).items()):
             if self.cursors.selects(vhost, tap) and taken > max(at.seal, note.skip.get(vhost, {}).get(tap, 0)):
                 if take_over:
-                    return "another archive took some of the taps further"
+                    return "another archive has archived some of the taps further"
                 raise TapTaken(
                     f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {taken} already, and this archive took it "
                     f"up to seal {at.seal}: {ONE_WRITER}"
@@ -253,7 +252,7 @@ class ArchiveRun:
         )
         more = f" and {len(gaps) - GAPS_SHOWN:,} more" if len(gaps) > GAPS_SHOWN else ""
         total = known if slots else "an unknown number of messages"
-        return f"{total} had gone before they were archived: {named}{more}"
+        return f"{total} were lost before they were archived: {named}{more}"
 
     def target(self, url: str | None = None) -> LakeTarget:
         """Return the target of copying tasks, which read from the broker at a URL, else from the catalog's folder."""
@@ -285,7 +284,7 @@ class ArchiveRun:
             self.lake.discard(batch)
             raise LakeRefused(
                 f"{copied.bad:,} of {copied.rows + copied.bad:,} messages cannot be read, "
-                f"more than {self._max_bad}: none of the batch was taken"
+                f"more than {self._max_bad}: none of the batch was archived"
             )
         self.lake.commit(batch)
         self._has_batch, self._at, self._interrupted = True, end, None

@@ -34,7 +34,7 @@ ARCHIVES: Final = "_archives"
 NOTE_FORMAT: Final = 1
 LAKE_NAMES: Final = frozenset({"messages", "bad", TAPS, ARCHIVES, "_jobs", "unroutable"})
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark takes a path with these characters for a pattern
+GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark treats a path with these characters as a pattern
 LISTED_BY_DRIVER: Final = 10_000  # up to this many files are listed by the driver, because a Spark job costs more
 OBJECT_ROWS: Final = 10_000  # in a batch that a task reads from a bucket
 OBJECT_TASKS: Final = 4  # for each task that can run at the same time
@@ -61,7 +61,6 @@ class ArchiveNote:
         return cls(**{**names, "taps": tuple(found["taps"]), "start": StreamOffset.from_json(found["start"])})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description as it is stored in a note."""
         return {"format": NOTE_FORMAT, **asdict(self), "start": self.start.to_json()}
 
 
@@ -178,7 +177,6 @@ class Lake:
             raise LakeRefused(f"{path} cannot be read: {error!r}") from error
 
     def write_note(self, cursor: str, note: ArchiveNote) -> ArchiveNote:
-        """Write the note of an archive to disk, and return it."""
         self._write(ARCHIVES, f"{cursor}.json", note.to_json())
         return note
 
@@ -219,7 +217,6 @@ class Lake:
         return frame if columns is None else frame.select(*columns)
 
     def bad(self, spark: SparkSession) -> DataFrame:
-        """Return the unreadable records, each with the reason and its bytes."""
         return self._frame(spark, self.bad_table, self.bad_table.files(), ddl_of(BAD_SCHEMA))
 
     def _frame(self, spark: SparkSession, table: LakeTable, files: Sequence[LakeFile], ddl: str) -> DataFrame:

@@ -34,7 +34,6 @@ class Disk:
         return path.open("xb")
 
     def sync(self, file: BinaryIO) -> None:
-        """Sync the bytes of an open file."""
         file.flush()
         os.fsync(file.fileno())
 
@@ -44,7 +43,6 @@ class Disk:
             os.fsync(file.fileno())
 
     def sync_folder(self, folder: Path) -> None:
-        """Sync the names in a folder."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -181,7 +179,6 @@ class LakePlace:
 
     @property
     def root(self) -> Path:
-        """The root of the paths that `disk` uses."""
         return self.folder or Path()
 
     def disk(self) -> Disk:

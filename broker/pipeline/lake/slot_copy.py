@@ -228,7 +228,6 @@ class Copied:
         self.seals[branch] = (min(known[0], first), max(known[1], last))
 
     def figures(self) -> dict[str, int]:
-        """Return the sizes of the batch."""
         lake_bytes = sum(file.bytes for file in self.files)
         return {"slots": self.slots, "rows": self.rows, "bad": self.bad, "slot_bytes": self.slot_bytes,
                 "files": len(self.files), "lake_bytes": lake_bytes}  # fmt: skip

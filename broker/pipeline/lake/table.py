@@ -33,7 +33,7 @@ ATTEMPTS: Final = 100
 ORPHAN_HOURS: Final = 24  # no running writer has an older file without an entry
 CAUSE: Final = "\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}"
 ONE_WRITER: Final = (
-    "one archive only may write a tap into a lake; end the other one, then --take-over continues after what it took"
+    "only one archive may write a tap into a lake; end the other one, then --take-over continues after its slots"
 )
 COLOR: Final = re.compile(r"\x1b\[\d*m")
 SETTINGS: Final = {
@@ -58,12 +58,10 @@ class LakeBatch:
         return query_name(self.query, self.incarnation)
 
     def transactions(self) -> dict[str, int]:
-        """Return the transactions of the taps and of the archive."""
         found = {branch_name(branch): last for branch, (_first, last) in self.copied.seals.items()}
         return {**found, self.name: self.seal}
 
     def facts(self) -> dict[str, Any]:
-        """Return the figures of the batch for the log."""
         return {"query": self.query, "seal": self.seal, **self.copied.figures()}
 
 

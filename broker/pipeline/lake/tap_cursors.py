@@ -14,10 +14,7 @@ TapName = tuple[str, str]  # vhost, tap
 
 
 class TapCursors:
-    """A cursor of one name on each of the selected taps.
-
-    Shapes: `taps` are names or globs, () for all; `vhost` None selects all vhosts.
-    """
+    """A cursor of one name on each of the selected taps. Shapes: `taps` are names or globs, () for all."""
 
     def __init__(
         self, catalog: Catalog, name: str, *, vhost: str | None, taps: Sequence[str], say: Callable[[str], None]
@@ -62,7 +59,6 @@ class TapCursors:
         return LagTable(self._catalog.view().after(seal, queues=self.keys())).behind(seal, now_ms)
 
     def lost(self, seal: int) -> list[Gap]:
-        """Return the gaps after an archive's position."""
         return self._catalog.view().lost(seal, queues=self.keys())
 
     def lost_before(self, archived: Mapping[TapName, int]) -> list[Gap]:
@@ -95,9 +91,7 @@ class TapCursors:
         """
         self._catalog.view()
         if self._catalog.partial and not self._exact:
-            raise LakeRefused(
-                f"the user may not read every tap of {self._catalog.address}: name those that are meant with --tap"
-            )
+            raise LakeRefused(f"the user may not read every tap of {self._catalog.address}: name the taps with --tap")
 
     def release(self, seal: int, incarnation: str, begins: Mapping[TapName, int]) -> bool:
         """Tell the broker, for every tap, up to which seal it is archived; return whether the broker recorded it.
@@ -122,7 +116,6 @@ class TapCursors:
         return True
 
     def withdraw(self) -> None:
-        """Remove the cursors that this run created."""
         try:
             for tap in sorted(self._created):
                 self._catalog.remove_cursor(self.name, *tap)
@@ -131,5 +124,5 @@ class TapCursors:
 
     def _report_once(self, refused: SourceRefused) -> None:
         if not self._reported:
-            self._say(f"the cursor stays where it is for now: {refused}")
+            self._say(f"the cursor is not moved for now: {refused}")
         self._reported = True

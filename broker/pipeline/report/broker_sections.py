@@ -165,7 +165,7 @@ def reach_section(values: Values) -> str:
         f"would be {found['copies']:,} copies."
     )
     made += column_chart("Messages by number of queues", x, y, drawn, width=WIDE).figure()
-    made += "<h3>Keys that no queue gets</h3>"
+    made += "<h3>Keys that no queue receives</h3>"
     if not found["unmatched_keys"]:
         return made + _paragraph("Each message reaches a queue.")
     messages, keys = many(found["unmatched_messages"], "message"), many(found["unmatched_keys"], "key")
@@ -231,8 +231,7 @@ def consumers_section(values: Values) -> str:
     if not rows:
         return _paragraph("No queue has messages or consumers.")
     made = _paragraph(
-        "Skew: how many times its even share the busiest consumer holds of what is delivered and not acknowledged; "
-        "1 is even."
+        "Skew: the unacknowledged messages of the busiest consumer, relative to an even share; 1 is even."
     )
     return made + table(
         ("queue", "ready", "unacknowledged", "consumers", "skew", "held by each"),

@@ -166,10 +166,7 @@ def _sums(grouped: DataFrame, *names: str, **more: Column) -> DataFrame:
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Return, for each level, the busiest prefixes with their messages in each slice.
-
-    Shapes: keys with fewer words are not part of a level.
-    """
+    """Return, for each level, the busiest prefixes slice by slice; shorter keys are not part of a level."""
     words = sf.when(sf.col("routing_key") != "", sf.split("routing_key", r"\.", -1)).otherwise(sf.array())
     beginnings = sf.transform(
         sf.sequence(sf.lit(1), sf.least(sf.lit(LEVELS_MAX), sf.size("words"))),

@@ -13,9 +13,7 @@ from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.exchange_types import PREDECLARED, make_exchange
 from broker.routing.pattern import PatternLimits
 
-LIMITS: Final = PatternLimits(
-    hashes=8, words=128
-)  # wider than a broker's own limits: the current bindings must fit as well
+LIMITS: Final = PatternLimits(hashes=8, words=128)  # wider than a broker's, so that no existing binding exceeds them
 UNSEEN: Final = b"\0" * PROPERTIES_AT  # stands for class, weight and body size, which no exchange reads
 NO_FLAGS: Final = bytes(2)
 COMPILED_MAX: Final = 4
@@ -36,8 +34,8 @@ class Match(NamedTuple):
     bindings: tuple[int, ...]
 
 
-class Path(int):
-    """The number of a binding, with the destination's name, by which some exchanges choose."""
+class NamedDestination(int):
+    """The number of a binding, as a destination with a name, by which some exchanges choose."""
 
     name: str
 
@@ -71,7 +69,7 @@ class Matcher:
                 exchange = make_exchange(entry.name, entry.type, arguments=entry.arguments, pattern_limits=LIMITS)
             exchange.set_alternate(entry.alternate)
             self._exchanges[entry.vhost, entry.name] = exchange
-        by_name: dict[tuple[Exchange, str], Path] = {}
+        by_name: dict[tuple[Exchange, str], NamedDestination] = {}
         self.queue_of: list[int] = []
         for number, binding in enumerate(topology.bindings):
             exchange = self._exchanges[binding.vhost, binding.exchange]
@@ -88,7 +86,7 @@ class Matcher:
                     self._hashed.setdefault((exchange, onward), number)
                     destination = onward
                 else:
-                    destination = by_name.setdefault((exchange, binding.destination), Path(number))
+                    destination = by_name.setdefault((exchange, binding.destination), NamedDestination(number))
                     destination.name = binding.destination
             with restated(ValueError, BadTopology, f"binding {binding}: "):
                 exchange.bind(destination, binding.key, binding.arguments)

@@ -111,9 +111,7 @@ class RouteTally:
         """Return the distinct pairs of key and queue, encoded as key times the number of queues plus queue."""
         queues = self._queue_of[side][numbers]
         to_queue = queues >= 0
-        pairs = np.sort(
-            owners[to_queue] * self._width + queues[to_queue]
-        )  # nearly sorted: np.unique's hashing costs more
+        pairs = np.sort(owners[to_queue] * self._width + queues[to_queue])  # nearly sorted; np.unique costs more
         return pairs[np.concatenate((np.ones(min(len(pairs), 1), bool), pairs[1:] != pairs[:-1]))]
 
     def _count(self, kind: str, pairs: Any, messages: Any) -> None:

@@ -33,7 +33,7 @@ def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
     leaves = brokers - inner * redundancy
     assert leaves > 1, "a tree has two leaves or more"
     nodes = [f"inner{place}" for place in range(inner)]
-    held = {node: tuple(f"{node}.{number}" for number in range(redundancy)) for node in nodes}
+    members = {node: tuple(f"{node}.{number}" for number in range(redundancy)) for node in nodes}
     neighbours: dict[str, list[str]] = {node: [] for node in nodes}
     for place in range(1, inner + leaves):
         parent = (place - 1) // fan_out
@@ -41,11 +41,11 @@ def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
             parent = inner - 1 - place % inner
         node = nodes[place] if place < inner else f"leaf{place - inner}"
         if place >= inner:
-            held[node] = (node,)
+            members[node] = (node,)
             neighbours[node] = []
         neighbours[nodes[parent]].append(node)
         neighbours[node].append(nodes[parent])
-    return SimulatedTree(held, {node: tuple(names) for node, names in neighbours.items()})
+    return SimulatedTree(members, {node: tuple(names) for node, names in neighbours.items()})
 
 
 def parents_of(tree: SimulatedTree, root: str = "inner0") -> dict[str, str]:
@@ -109,7 +109,6 @@ class Workload:
             self.counts[leaf] = {pattern: count for pattern, count in zip(profile, drawn, strict=True) if count}
 
     def key(self) -> str:
-        """Return a random routing key."""
         return ".".join(self._key_words())
 
     def index(self) -> TopicIndex:
@@ -161,7 +160,7 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """The traffic on links: `leaf_...` are announcements to observed leaves; those to other leaves are not counted."""
+    """The traffic on links; announcements to observed leaves count as `leaf_...`, those to other leaves not at all."""
 
     packets: int = 0
     bytes: int = 0
@@ -227,7 +226,7 @@ class InterestNetwork:
         return node not in self._blind
 
     def route(self, leaf: str, key: str) -> tuple[int, set[str]]:
-        """Return how many edges a message of a leaf crosses, as its brokers know them, and which leaves it reaches.
+        """Return how many edges a message of a leaf crosses and which leaves it reaches, by what the brokers know.
 
         The brokers of a tree node have equal knowledge, so the first one decides for all.
         """
@@ -293,7 +292,6 @@ class InterestNetwork:
             self.scheduler.run_all()
 
     def take_traffic(self) -> UpdateTraffic:
-        """Return the traffic since the last call."""
         traffic, self.traffic = self.traffic, UpdateTraffic()
         return traffic
 
@@ -320,7 +318,6 @@ class InterestNetwork:
         return frozenset(blind)
 
     def _open(self, name: str, others: Iterable[str]) -> None:
-        """Open the links between a broker and others."""
         broker = self.brokers[name]
         for other_name in others:
             other = self.brokers[other_name]

@@ -20,7 +20,7 @@ from broker.routing.index import footprint_bytes
 
 OBSERVED_LEAVES: Final = 150
 CHANGES: Final = 1_000
-TOLD_CHANGES: Final = 20
+ANNOUNCED_CHANGES: Final = 20
 MEASURED: Final = 12  # of each kind: brokers whose memory is measured
 PUBLISHERS: Final = 4
 EVERY_MS: Final = 20
@@ -107,10 +107,10 @@ class TableSimulation(Simulation):
 
         Return the number of changes, the number of announced ones, and the bytes of the announcements.
         """
-        network, told = self.network, 0
+        network, announced = self.network, 0
         network.take_traffic()
         changes = 0
-        while changes < CHANGES and told < TOLD_CHANGES:
+        while changes < CHANGES and announced < ANNOUNCED_CHANGES:
             changes += 1
             leaf = self.workload.choose(self.leaves)
             pattern, before, after = self.workload.change(leaf)
@@ -124,9 +124,9 @@ class TableSimulation(Simulation):
             version = network.brokers[leaf].interest.version
             network.change(leaf, added, removed)
             if network.brokers[leaf].interest.version != version:
-                told += 1
+                announced += 1
                 network.settle()
-        return changes, told, self._all_bytes(network.take_traffic(), sources=1)
+        return changes, announced, self._all_bytes(network.take_traffic(), sources=1)
 
     def _all_bytes(self, traffic: UpdateTraffic, sources: int = 0) -> int:
         """Return the bytes on all links, with those to observed leaves extrapolated to all leaves.
@@ -177,17 +177,13 @@ class MessageSimulation(Simulation):
         return row
 
     def _publish(self, count: int) -> None:
-        """Publish messages at regular times."""
         for place, (leaf, key, wanting) in enumerate(self.messages(self.publishers, count)):
             self._wanted += len(wanting)
             publisher = self.network.leaves[leaf]
             self.network.scheduler.after(EVERY_MS * place, partial(publisher.publish, SPACE, key, CONTENT))
 
     def _settle(self) -> int:
-        """Run until nothing has changed for a while, and return when a broker last learned something.
-
-        Raises: SimulationFailed.
-        """
+        """Run until nothing changes for a while; return when brokers last learned more. Raises: SimulationFailed."""
         network, scheduler = self.network, self.network.scheduler
         begun_ms = busy_ms = known_ms = scheduler.now_ms
         before: Sequence[int] = ()

@@ -61,7 +61,6 @@ class SimulationPlan:
 
     @property
     def large(self) -> bool:
-        """Whether the simulation may take minutes."""
         return self.brokers > LARGE_BROKERS[self.level]
 
 
@@ -165,7 +164,6 @@ class Simulation:
             yield leaf, key, wanting
 
     def size_bytes(self, leaf: str, key: str) -> int:
-        """Return the size of a run with one message."""
         return len(encode(StreamRun(StreamName(leaf, SPACE), 1, 1, 1, (Data(1, key, CONTENT),))))
 
     def row(self, **figures: Any) -> SimulatedRow:

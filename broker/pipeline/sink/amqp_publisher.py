@@ -45,7 +45,6 @@ class PublishWindow:
     """
 
     def __init__(self, octets_of: Callable[[Outgoing], bytes]) -> None:
-        """`octets_of` returns the property octets with which a message is sent."""
         self._octets_of = octets_of
         self.waiting: dict[int, tuple[Outgoing, int]] = {}
         self.next_tag = 1
@@ -308,7 +307,6 @@ class AmqpPublisher:
             self._reconnect(error)
 
     def _pace(self, rate: float) -> None:
-        """Wait until the next slice of messages is due."""
         if not self._begun_s:
             self._begun_s = time.monotonic()
         wait_s = self._begun_s + self.published / rate - time.monotonic()
@@ -326,7 +324,7 @@ class AmqpPublisher:
         count, since_s = len(window), time.monotonic()
         while len(window) > upto:
             self._poll(POLL_S)
-            self._write()  # which waits while the broker is blocked
+            self._write()  # waits while the broker is blocked, which shows that it is alive
             if len(window) != count or self._link.client.blocked:
                 count, since_s = len(window), time.monotonic()
             elif time.monotonic() - since_s > limit_s:

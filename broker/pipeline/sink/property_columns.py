@@ -180,7 +180,7 @@ class PropertyOctets:
         except (ValueError, TypeError, OverflowError) as error:
             return BadProperties(str(error))
         except ConnectionFault as fault:
-            return BadProperties(f"properties_raw holds no properties: {fault}")
+            return BadProperties(f"properties_raw is not valid: {fault}")
         facts_inside = facts if facts.mark is None else facts.mark.facts
         if facts_inside.fault is not None:
             return BadProperties(facts_inside.fault)

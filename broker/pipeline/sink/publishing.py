@@ -69,7 +69,6 @@ class BadRecordFile:
 
     @property
     def name(self) -> str:
-        """The file's name, "" if there is no file."""
         return "" if self._writer is None else self._path.name
 
     def add(self, refused: RefusedMessage) -> None:
@@ -136,7 +135,6 @@ class BadRecordLog:
         disk.sync_folder(folder)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove files that are not valid."""
         for name in names:
             (self._folder / DATA / name).unlink(missing_ok=True)
 
@@ -176,10 +174,7 @@ class Tally(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The original timing: a message is due (its time - `first_us`) / `speed` after `began_s`.
-
-    Units: `began_s` is in seconds since 1970.
-    """
+    """The original timing: a message is due (its time - `first_us`) / `speed` after `began_s`, in Unix time."""
 
     speed: float
     first_us: int

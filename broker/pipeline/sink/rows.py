@@ -81,7 +81,7 @@ class SinkOptions:
         sequence = given.text("sequenceColumn")
         if sequence is not None and not producer:
             raise SinkRefused("the option sequenceColumn numbers the messages of a producer: name one with producer")
-        with restated(BadAddress, SinkRefused):  # by the name that reaches the user
+        with restated(BadAddress, SinkRefused):  # `fault_in` recognizes only faults of the pipeline
             address = AmqpAddress.parse(url)
         return cls(
             address=address,
@@ -119,10 +119,7 @@ def _folder(given: GivenOptions, name: str) -> Path | None:
 
 
 def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None:
-    """Check that the rows of a frame can be messages. Shapes: `columns` maps names to Spark's type names.
-
-    Raises: SinkRefused.
-    """
+    """Check that rows with these columns, given with Spark's type names, can be messages. Raises: SinkRefused."""
     sequence = options.sequence
     if sequence is not None and columns.get(sequence) not in WHOLE:
         found = f"not {columns[sequence]}" if sequence in columns else "and there is none"
@@ -131,7 +128,7 @@ def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None
         if name in NOT_SENT or (name == sequence and name not in TYPES):
             continue
         if name not in TYPES:
-            raise SinkRefused(f"the column {name!r} means nothing to a message: drop it, or give it one of the names")
+            raise SinkRefused(f"the column {name!r} is not part of a message: drop it or rename it")
         if kind not in TYPES[name]:
             raise SinkRefused(f"the column {name!r} should be {' or '.join(TYPES[name])}, not {kind}")
     if "body" not in columns:

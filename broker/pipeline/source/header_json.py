@@ -196,7 +196,7 @@ def json_to_table(text: str) -> bytes:
     except BadHeaderJson:
         raise
     except (ValueError, TypeError, AttributeError, struct.error, InvalidOperation, RecursionError) as error:
-        raise BadHeaderJson(f"headers that no table can hold: {error}") from None
+        raise BadHeaderJson(f"headers that cannot be a table: {error}") from None
 
 
 def _refuse(constant: str) -> NoReturn:

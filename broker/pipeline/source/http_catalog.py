@@ -1,4 +1,4 @@
-"""The catalog of a broker on another machine: its HTTP server sends the same bytes as the data folder has."""
+"""The catalog of a remote broker, read from its HTTP server, which sends the bytes of the files in the data folder."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class HttpClient:
         try:
             return json.loads(body[:])
         except ValueError:
-            raise SourceRefused(f"{self.address} does not answer as a SlotMQ broker does") from None
+            raise SourceRefused(f"the answer of {self.address} is not that of a SlotMQ broker") from None
 
     def request(self, method: str, path: str, body: bytes | None = None) -> Body:
         """Return the body of a response; a large one is mapped. Raises: NotFound, SourceRefused."""
@@ -156,7 +156,7 @@ class HttpCatalog:
             try:
                 more = self._fold(page)
             except (BadSealLine, KeyError, TypeError) as error:
-                raise SourceRefused(f"the broker at {self.address} lists slots as no SlotMQ does: {error!r}") from None
+                raise SourceRefused(f"the list of slots from {self.address} is not valid: {error!r}") from None
         return self._view
 
     def _fold(self, page: dict[str, Any]) -> bool:

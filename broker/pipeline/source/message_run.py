@@ -28,7 +28,7 @@ from broker.slot_files.slot_view import SlotView
 BATCH_MAX_BYTES: Final = 8 << 20
 BATCH_MAX_ROWS: Final = 10_000
 SNAPSHOT_HINT: Final = (
-    "a snapshot is kept for a while only (settings taps.snapshot_ms, taps.snapshots_user_max), so load the queue again"
+    "a snapshot is kept only for a while (settings taps.snapshot_ms, taps.snapshots_user_max): load the queue again"
 )
 GROUP_SLOTS: Final = 1000  # open at the same time
 TEXTS: Final = (
@@ -157,7 +157,7 @@ def _checked(catalog: Catalog, slot: SlotHandle, view: SlotView) -> SlotRows:
     with restated(BadSlotFile, SlotDamaged, f"{slot} ({catalog.location(slot)}): "):
         rows = SlotRows(view)
     if not _ids_match(rows, [slot]):
-        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): its message ids are not those it says")
+        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): its message ids are not those of its seal")
     return rows
 
 

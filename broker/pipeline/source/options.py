@@ -36,10 +36,7 @@ WILDCARDS: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a source.
-
-    Shapes: `taps` are names or globs, None for all; `queues` are read by a snapshot. Either `path` or `url` is set.
-    """
+    """The options of a source. Shapes: `taps` are names or globs, None for all; `queues` are read by a snapshot."""
 
     path: str | None
     url: str | None
@@ -91,7 +88,6 @@ class SourceOptions:
         return is_chosen(vhost, tap, self.vhost, self.taps)
 
     def conditions(self) -> list[Condition]:
-        """Return the conditions on rows that the options define."""
         topic = () if self.topic is None else (Condition("routing_key", "topic", self.topic),)
         return [*self.begin.rows(">="), *self.end.rows("<"), *topic]
 
@@ -175,6 +171,6 @@ def check_columns(names: Sequence[str], known: Sequence[str] = COLUMNS) -> None:
     """Raise SourceRefused for an unknown or repeated column."""
     for name in names:
         if name not in known:
-            raise SourceRefused(f"there is no column {name!r}, but {', '.join(known)}")
+            raise SourceRefused(f"there is no column {name!r}; the columns are {', '.join(known)}")
         if names.count(name) > 1:
             raise SourceRefused(f"column {name!r} is named twice")

@@ -50,7 +50,6 @@ class StreamOffset:
         return cls(view.store, seal, slots, gaps, view.starts.of(seal))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the offset as it is stored in the checkpoint."""
         found = {"v": VERSION, "store": self.store, "seal": self.seal, "incarnation": self.incarnation}
         if self.slots is not None:
             found["slots"] = self.slots
@@ -203,11 +202,13 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _check_batch(self, view: SealView, begin: StreamOffset, last: StreamOffset, slots: list[SlotHandle]) -> None:
         if last.slots is None or last.slots == len(slots) or last.seal == begin.seal:
             return
-        said = f"the batch up to seal {last.seal} had {last.slots} slots when it was planned, and has {len(slots)} now"
+        change = (
+            f"the batch up to seal {last.seal} had {last.slots} slots when it was planned, and has {len(slots)} now"
+        )
         lost = [gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps]
         if lost:
-            raise SlotGap(f"messages are lost: {gap_text(lost)}; {said}; failOnGap=false continues without them")
-        raise SourceRefused(f"{said}: options of a stream that has a checkpoint stay as they were")
+            raise SlotGap(f"messages are lost: {gap_text(lost)}; {change}; failOnGap=false continues without them")
+        raise SourceRefused(f"{change}: the options of a stream with a checkpoint must not change")
 
     def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:
         """Return the parsed offset and the current view. Raises: SourceRefused for an offset of another history."""

@@ -35,7 +35,6 @@ class SlotHandle:
 
     @classmethod
     def of(cls, store: str, seal: Seal) -> Self:
-        """Return the handle of a sealed slot."""
         return cls(store, **{name: getattr(seal, name) for name in Seal.__slots__ if name in cls.__slots__})
 
     @classmethod

@@ -200,7 +200,6 @@ class SlotRows:
     # ---- parts
 
     def meta(self, of: Callable[[SlotMeta], Any], kind: pa.DataType, pick: Pick = ALL) -> pa.Array:
-        """Return a value from the meta of each row's file."""
         return pa.array([of(meta) for meta in self.metas], kind).take(pa.array(self.file[pick]))
 
     def exchange(self, pick: Pick = ALL) -> pa.StringArray:
@@ -240,10 +239,7 @@ class SlotRows:
         return pa.array(np.where(absent, 0, seconds) * 1_000_000, pa.int64(), mask=absent)
 
     def headers(self, pick: Pick = ALL) -> pa.StringArray | None:
-        """Return the headers as JSON, null for an invalid table; None if no row has headers.
-
-        Cost: each distinct table is decoded once per slot.
-        """
+        """Return the headers as JSON, null for an invalid table; None if no row has any. Cost: distinct tables once."""
         found = self._places.found("headers")
         if found is None:
             return None

@@ -47,7 +47,6 @@ def _first(view: SealView, key: QueueKey) -> Seal | None:
 
 
 def _begins_after(first: Seal | None, begin: Position) -> bool:
-    """Return whether the existing slots begin after the reader's position."""
     if first is None:
         return True
     return first.first > begin.value if begin.kind == "id" else first.first_ts_ms * 1000 > begin.value

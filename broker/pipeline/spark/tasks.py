@@ -45,7 +45,7 @@ def frame_of(
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """Return how many tasks a session can run at the same time; over Connect, the server's setting says it."""
+    """Return how many tasks a session can run at the same time; over Connect, this is a setting of the server."""
     if hasattr(spark, "sparkContext"):
         return max(1, int(spark.sparkContext.defaultParallelism))
     return int(spark.conf.get(PARALLELISM, None) or os.cpu_count() or 1)

@@ -140,7 +140,7 @@ def test_a_broker_that_does_not_run_leaves_the_release_for_later(world: World) -
     world.now_s += 1.9
     run.release_slots()
     assert world.catalog.cursors() == {}
-    assert world.said == ["the cursor stays where it is for now: no broker runs there"]
+    assert world.said == ["the cursor is not moved for now: no broker runs there"]
     world.catalog.runs = True
     run.release_slots()
     assert world.catalog.cursors() == {}
@@ -268,7 +268,7 @@ def test_two_runs_of_one_archive_are_refused(world: World) -> None:
     """The second run is refused and the first continues; when that has ended, another may run."""
     first, second = world.run(), world.run()
     first.begin()
-    with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' already works on"):
+    with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' already runs on"):
         second.begin()
     first.end()
     second.begin()
@@ -458,7 +458,7 @@ def test_a_follower_puts_its_small_files_together(world: World, monkeypatch: pyt
 def test_an_archive_of_all_taps_is_refused_where_some_may_not_be_read(world: World) -> None:
     """Hidden slots would count as archived if the right came later; an archive of named taps has no hidden slots."""
     world.catalog.partial = True
-    with pytest.raises(LakeRefused, match="name those that are meant with --tap"):
+    with pytest.raises(LakeRefused, match="name the taps with --tap"):
         world.run().begin()
     with pytest.raises(LakeRefused, match="may not read every tap"):
         world.run(taps=["a*"]).begin()

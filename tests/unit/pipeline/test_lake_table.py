@@ -117,7 +117,7 @@ def test_two_writers_of_a_tap_are_one_behind_the_other(lake: Lake) -> None:
         thread.join()
     [winner] = [query for query, found in said.items() if found == "True"]
     [refused] = [found for query, found in said.items() if query != winner]
-    assert "one archive only may write a tap" in refused
+    assert "only one archive may write a tap" in refused
     assert offsets(lake) == list(range(1, 4 if winner == "q" else 6))
 
 

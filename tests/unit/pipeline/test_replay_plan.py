@@ -68,7 +68,7 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("{", "cannot be read"),
-        ("[]", "not a state of a replay"),
+        ("[]", "not the state of a replay"),
         ('{"format": 9}', "another version"),
         ('{"format": 1, "selection": "another"}', "replayed something else"),
     ],

@@ -195,5 +195,5 @@ def test_a_stop_trusts_no_pid_that_others_may_have_written(tmp_path: Path) -> No
     files.write(STATE)
     broken(tmp_path / "server.json", "text")
     (tmp_path / "server.alive").chmod(0o666)
-    with pytest.raises(JobFailed, match=r"^end the process that has .*server\.alive locked$"):
+    with pytest.raises(JobFailed, match=r"^end the process that has locked .*server\.alive$"):
         stop(files)

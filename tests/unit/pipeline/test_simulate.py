@@ -234,7 +234,7 @@ def crossings(tree: SimulatedTree, wanted: dict[str, set[str]], leaf: str, key: 
 def test_a_change_among_many_equal_subscriptions_tells_only_its_start(aggregation: str) -> None:
     """Among a million no subscription is the first or last of its pattern: each link carries one short update."""
     row = tabled(replace(SMALL, subscriptions=1_000_000, aggregation=aggregation))
-    assert row.told_changes == row.changes == levels.TOLD_CHANGES
+    assert row.told_changes == row.changes == levels.ANNOUNCED_CHANGES
     assert row.told_bytes is not None
     assert row.told_bytes <= row.changes * row.links * 96
 

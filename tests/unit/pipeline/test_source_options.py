@@ -84,7 +84,7 @@ def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
     ("given", "said"),
     [
         ({"taps": "a"}, "there is no option 'taps'; did you mean tap?"),
-        ({"frobnicate": "a"}, "there is no option 'frobnicate', but path, url,"),
+        ({"frobnicate": "a"}, "there is no option 'frobnicate'; the options are path, url,"),
         ({"tap": "a", "queue": "b"}, "of the options tap and queue only one"),
         ({"queue": "amq.tap.a,b"}, "taps and other queues cannot be read at once"),
         ({"tap": "a,,b"}, "has an empty name in it"),
