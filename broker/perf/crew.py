@@ -245,14 +245,14 @@ class Driver:
 
         An error that ends a connection ends the process too; it is the `fault` of the figures.
         """
-        watch, fault = Stopwatch(), ""
+        stopwatch, fault = Stopwatch(), ""
         try:
             self._loop(begin_ns, interval_ns, stop_ns)
         except Fault as error:
             fault = str(error)
         except OSError as error:
             fault = f"the connection to the broker broke: {error.strerror or error}"
-        return {**self._figures(), "cpu_s": watch.cpu_s(), "busy_share": watch.busy_share(), "fault": fault}
+        return {**self._figures(), "cpu_s": stopwatch.cpu_s(), "busy_share": stopwatch.busy_share(), "fault": fault}
 
     def _loop(self, begin_ns: int, interval_ns: int, stop_ns: int) -> None:
         crowd, selector, clock = self._crowd, self._selector, time.monotonic_ns

@@ -143,7 +143,7 @@ class MqttPeer(PeerSocket):
 
 
 def header_sizes(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None:
-    """Return the lengths of a packet's fixed header and of the packet; None if the header is incomplete."""
+    """Return the lengths of a packet's fixed header and of the packet; None if incomplete. Raises: BrokenStream."""
     size, shift = 0, 0
     for place in range(at + 1, min(end, at + 5)):
         size |= (buffer[place] & 127) << shift

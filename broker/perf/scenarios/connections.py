@@ -135,7 +135,7 @@ class ScriptedRun:
         self._heartbeat_s = heartbeat_s
         if stage.processes:
             stage.processes.reset_peak()
-        self._usage_before, self._watch = stage.usage(), Stopwatch()
+        self._usage_before, self._stopwatch = stage.usage(), Stopwatch()
 
     @property
     def stopping(self) -> bool:
@@ -149,11 +149,11 @@ class ScriptedRun:
         stage: str = "",
         per_s: float | None = None,
         until_s: float = math.inf,
-        last: bool = False,
+        always: bool = False,
     ) -> None:
-        """Repeat these works concurrently, `total` times in all, None for no limit.
+        """Run these works concurrently, over and over, `total` times in all; None for no limit.
 
-        A fault, Ctrl-C or the time `until_s` ends the repetition; the `last` one does all its work nevertheless.
+        A fault, Ctrl-C or the time `until_s` ends the repetition, unless all work must `always` be done.
         """
         began_s, ends = time.monotonic(), count(1)
         numbers = count() if total is None else iter(range(total))
@@ -163,7 +163,7 @@ class ScriptedRun:
                 due_s = began_s + number / per_s if per_s else 0.0
                 while (early_s := due_s - time.monotonic()) > 0 and not self.stopping:  # noqa: ASYNC110  Ctrl-C is a flag
                     await asyncio.sleep(min(_POLL_S, early_s))
-                if (self.stopping or time.monotonic() >= until_s) and not last:
+                if (self.stopping or time.monotonic() >= until_s) and not always:
                     return
                 await work()
                 if stage:
@@ -189,8 +189,8 @@ class ScriptedRun:
         """Close the remaining connections, and return the result document."""
         for talk in list(self.open):
             talk.end()
-        outcome, watch = RunOutcome(self.stage.progress, self.options.interval), self._watch
-        outcome.seconds, outcome.cpu_s, outcome.busy_share = watch.seconds(), watch.cpu_s(), busy_share
+        outcome, stopwatch = RunOutcome(self.stage.progress, self.options.interval), self._stopwatch
+        outcome.seconds, outcome.cpu_s, outcome.busy_share = stopwatch.seconds(), stopwatch.cpu_s(), busy_share
         outcome.before, outcome.after, outcome.failures = self._usage_before, self.stage.usage(), failures
         return self.stage.result(outcome, figures)
 
@@ -231,25 +231,25 @@ class ConnectionHold(ScriptedRun):
         """Run the scenario. Raises: Fault if no connection could be opened."""
         options, opens, closes = self.options, Histogram(), Histogram()
         wanted = options.connections
-        before, watch = self.stage.usage(), Stopwatch()
+        before, stopwatch = self.stage.usage(), Stopwatch()
         opening_all = [partial(self._open, opens)] * options.at_once
         await self.repeat(opening_all, wanted, stage="opening", per_s=options.rate)
-        open_s, busy_share = watch.seconds(), watch.busy_share()
+        open_s, busy_share = stopwatch.seconds(), stopwatch.busy_share()
         opened, after_open = opens.count, self.stage.usage()
         if not opened and self.fault is not None:
             raise self.fault
         await self._hold()
         held, after_hold = len(self.open), self.stage.usage()
-        watch, talks = Stopwatch(), list(self.open)
+        stopwatch, talks = Stopwatch(), list(self.open)
         closing_all = [lambda: talks.pop().follow(timed(closes, closing()))] * options.at_once
-        await self.repeat(closing_all, held, stage="closing", last=True)
+        await self.repeat(closing_all, held, stage="closing", always=True)
         figures = {
             "opens": Figure(opened / open_s, "per_s"),
             **time_figures("open", opens),
             "open_mean": Figure(opens.mean_ns / 1e3, "us"),
             **cost_figures(before, after_hold, held, memory="memory_per_connection"),
             **cost_figures(before, after_open, opened, cpu="broker_cpu_per_open"),
-            "closes": Figure(closes.count / watch.seconds(), "per_s"),
+            "closes": Figure(closes.count / stopwatch.seconds(), "per_s"),
             **time_figures("close", closes),
             "opened": Figure(opened, "connections"),
             "held": Figure(held, "connections"),
@@ -304,12 +304,12 @@ class Churn(ScriptedRun):
         if kind != "connections":
             talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
         pairs = list(zip(workers, talks, strict=True))
-        before, watch = self.stage.usage(), Stopwatch()
+        before, stopwatch = self.stage.usage(), Stopwatch()
         until_s = time.monotonic() + (flags.seconds_of(options) or math.inf)
         async with asyncio.TaskGroup() as group:
             showing = group.create_task(self._show_rate(undone))
             await self.repeat([partial(self._cycle, *pair) for pair in pairs], options.cycles, until_s=until_s)
-            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.stage.usage()
+            took_s, busy_share, after = stopwatch.seconds(), stopwatch.busy_share(), self.stage.usage()
             showing.cancel()
         await asyncio.gather(*(talk.follow(worker.end()) for worker, talk in pairs if talk in self.open))
         cycles = undone.count

@@ -146,7 +146,7 @@ def _broker(
                 queues = consumer_rows(ask(options.path, "list_queues"), ask(options.path, "list_consumers"))
                 topology, source = running_topology(options.path), "the broker's bindings"
             except Unanswered as unanswered:  # the slots can be read without a running broker
-                progress.say(f"{unanswered}: the report has nothing of its queues")
+                progress.say(f"{unanswered}: the report does not show its queues")
         if options.bindings is not None:
             topology, source = read_bindings(options.bindings), f"the bindings in {options.bindings}"
         if topology is not None:

@@ -252,7 +252,7 @@ class ArchiveRun:
         )
         more = f" and {len(gaps) - GAPS_SHOWN:,} more" if len(gaps) > GAPS_SHOWN else ""
         total = known if slots else "an unknown number of messages"
-        return f"{total} were lost before they were archived: {named}{more}"
+        return f"{total} had disappeared before they were archived: {named}{more}"
 
     def target(self, url: str | None = None) -> LakeTarget:
         """Return the target of copying tasks, which read from the broker at a URL, else from the catalog's folder."""

@@ -82,7 +82,7 @@ async def test_an_answer_brings_the_next_request(listener: Listener) -> None:
     [
         (REFUSED, Refusal, "404 NOT_FOUND - no queue 'q'"),
         (wire.method(1, wire.CONFIRM_SELECT_OK), Refusal, "unexpectedly"),
-        (wire.frame(wire.BODY, 1, b"x"), BrokenStream, "a frame of type 3"),
+        (wire.frame(wire.BODY, 1, b"x"), BrokenStream, "an unexpected frame of type 3"),
         (None, Refusal, "the broker closed the socket"),
     ],
 )

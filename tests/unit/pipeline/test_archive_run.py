@@ -193,7 +193,7 @@ def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) 
     world.archived([1])
     for seal in world.folder.view.seals[1:]:
         world.folder.add_gap(seal)
-    with pytest.raises(SlotGap, match=r"^2 slots with 20 messages had gone .*: slot 2 of tap 'audit' \(10 messages\)"):
+    with pytest.raises(SlotGap, match=r"^2 slots with 20 messages had disappeared .*: slot 2 of tap 'audit' \(10 messages\)"):
         world.run().begin()
 
 
@@ -206,7 +206,7 @@ def test_a_gap_before_the_first_batch_is_refused_too(world: World, reason: str, 
     gone = world.folder.view.seals[seal - 1]
     world.folder.add_gap(gone, reason) if seal == 1 else world.folder.lose(gone, reason)
     for _ in range(2):
-        with pytest.raises(SlotGap, match=rf"^1 slot with 10 messages had gone .*: slot {seal} of tap 'audit' "):
+        with pytest.raises(SlotGap, match=rf"^1 slot with 10 messages had disappeared .*: slot {seal} of tap 'audit' "):
             world.run().begin()
     run = world.run()
     run.begin(allow_gap=True)

@@ -34,7 +34,7 @@ BROKER = "amqp://localhost"
         ("replay --lake NONE --to BROKER", "is not a lake"),
         ("route --lake LAKE --bindings nowhere.csv", "nowhere.csv: cannot be read"),
         ("route --lake LAKE --bindings BAD", "unknown exchange type"),
-        ("route --lake LAKE --bindings GOOD --diff", "--diff needs --path D or --today FILE"),
+        ("route --lake LAKE --bindings GOOD --diff", "--diff needs either --path D or --today FILE"),
         ("route --lake LAKE --bindings GOOD --today GOOD", "belong to --diff"),
         ("route --lake LAKE --bindings GOOD --rows LAKE", "already exists"),
         ("route --lake NONE --bindings GOOD", "is not a lake"),
