@@ -193,7 +193,9 @@ def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) 
     world.archived([1])
     for seal in world.folder.view.seals[1:]:
         world.folder.add_gap(seal)
-    with pytest.raises(SlotGap, match=r"^2 slots with 20 messages had disappeared .*: slot 2 of tap 'audit' \(10 messages\)"):
+    with pytest.raises(
+        SlotGap, match=r"^2 slots with 20 messages had disappeared .*: slot 2 of tap 'audit' \(10 messages\)"
+    ):
         world.run().begin()
 
 
