@@ -26,9 +26,9 @@ from bench.herd import Herd
 from bench.light import LightClient
 from bench.stage import Stage
 from broker.perf import wire
-from broker.perf.crew import Crew, CrewPipe
 from broker.perf.faults import RunFailed
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_group import ProcessGroup, ProcessPipe
 from broker.perf.wire import CONSUME_CHANNEL
 
 EVERY_S: Final = 0.001
@@ -228,18 +228,18 @@ def paused(group: Group, verb: Verb, turns: Path) -> dict[str, Any]:
     """Return the waits of a light client while a verb is carried out, the longest turn and the verb's time."""
     prepare, act = verb
     prepare(group)
-    with Crew({"light": watch}, group.broker.address, group.broker.service.processes.root) as crew:
-        crew.gather("ready", _LIMIT_S)
+    with ProcessGroup({"light": watch}, group.broker.address, group.broker.service.processes.root) as workers:
+        workers.gather("ready", _LIMIT_S)
         begun = time.monotonic()
         act(group)
         took_ms = (time.monotonic() - begun) * 1000
         time.sleep(_AFTER_S)
-        crew.send("stop")
+        workers.send("stop")
         longest_ms = 1000 * max([took_s for took_s, _ in _turns(turns, begun)], default=0.0)
-        return {**crew.gather("done", _LIMIT_S)["light"], "turn_ms": longest_ms, "took_ms": took_ms}
+        return {**workers.gather("done", _LIMIT_S)["light"], "turn_ms": longest_ms, "took_ms": took_ms}
 
 
-def watch(line: CrewPipe, address: Address, pid: int) -> None:
+def watch(line: ProcessPipe, address: Address, pid: int) -> None:
     """Run the process of the light client of a broker with this pid."""
     clock = ~pid << 3 | 2  # clock_getcpuclockid(3), of Linux: the time that all threads of a process have computed
     light = LightClient(address, EXCHANGE, every_s=EVERY_S)

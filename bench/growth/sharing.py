@@ -18,8 +18,8 @@ from bench.herd import Herd, Moved
 from bench.light import LightClient
 from bench.meter import Meter
 from bench.stage import Stage
-from broker.perf.crew import Crew, CrewPipe
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_group import ProcessGroup, ProcessPipe
 from broker.perf.receiver import Receiver
 from broker.perf.wire import CONSUME_CHANNEL
 
@@ -102,18 +102,18 @@ def _beside(pressure: Pressure, stage: Stage, broker: Broker) -> None:
         if not pressure.publishers:
             watch()
             return
-        with Crew({"pressure": press}, address, pressure) as crew:
-            crew.gather("ready", _READY_S)
-            crew.send("go")
+        with ProcessGroup({"pressure": press}, address, pressure) as workers:
+            workers.gather("ready", _READY_S)
+            workers.send("go")
             time.sleep(_HEAD_START_S)
             watch()
-            crew.send("stop")
-            stage.run.add("members", crew.gather("done", _READY_S)["pressure"], title=pressure.title)
+            workers.send("stop")
+            stage.run.add("members", workers.gather("done", _READY_S)["pressure"], title=pressure.title)
     finally:
         light.close()
 
 
-def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
+def press(line: ProcessPipe, address: Address, pressure: Pressure) -> None:
     """Run the process of the pressure."""
     count = pressure.publishers
     queues = 1 if pressure.together else count

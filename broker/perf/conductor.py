@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from broker.perf.crew import CONNECTED, DONE, DRAIN, END_LIMIT_S, STOP, Crew, Interruption, run_crowd, uninterrupted
+from broker.perf import process_group
 from broker.perf.faults import Refusal, RunFailed
 from broker.perf.machine import ProcessTree, TreeUsage
 from broker.perf.outcome import RunOutcome
 from broker.perf.parts import Load
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_group import Interruption, ProcessGroup, run_group, uninterrupted
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 from broker.perf.result import Figure, Result
@@ -66,55 +67,55 @@ class Conductor:
         """
         load = self._load
         publishing, consuming = enumerate(load.publish_shares()), enumerate(load.consume_shares())
-        publishers = {f"publisher {at}": partial(run_crowd, load.publishing, share) for at, share in publishing}
-        consumers = {f"consumer {at}": partial(run_crowd, load.consuming, share) for at, share in consuming}
+        publishers = {f"publisher {at}": partial(run_group, load.publishing, share) for at, share in publishing}
+        consumers = {f"consumer {at}": partial(run_group, load.consuming, share) for at, share in consuming}
         self._publishers, self._consumers = frozenset(publishers), frozenset(consumers)
         with uninterrupted():
-            crew = Crew({**consumers, **publishers}, int(load.interval_s * 1e9))
-        with crew:
-            crew.gather(CONNECTED, _CONNECT_LIMIT_S)
+            group = ProcessGroup({**consumers, **publishers}, int(load.interval_s * 1e9))
+        with group:
+            group.gather(process_group.CONNECTED, _CONNECT_LIMIT_S)
             if self._processes:
                 self._processes.reset_peak()
                 self._outcome.before = self._processes.usage()
             begin_ns = time.monotonic_ns()
             stop_ns = begin_ns + int(load.seconds * 1e9) if load.seconds else 0
-            crew.send((begin_ns, stop_ns), self._publishers)
-            crew.send((begin_ns, 0), self._consumers)
+            group.send((begin_ns, stop_ns), self._publishers)
+            group.send((begin_ns, 0), self._consumers)
             self._outcome.begin_s = begin_ns / 1e9
-            self._follow(crew)
+            self._follow(group)
             if self._processes:
                 time.sleep(_IDLE_WORK_S)
                 self._outcome.after = self._processes.usage()
         return self._outcome
 
-    def _follow(self, crew: Crew) -> None:
+    def _follow(self, group: ProcessGroup) -> None:
         """Collect the reports of the processes until all are done."""
         outcome, stop_s = self._outcome, 0.0
         while outcome.done.keys() != self._publishers | self._consumers:
             try:
-                reports = crew.reports(_STEP_S)
+                reports = group.reports(_STEP_S)
             except RunFailed as error:
                 outcome.failures.append(str(error))
                 break
             for role, word, figures in reports:
-                outcome.add_report(role, figures, done=word == DONE)
+                outcome.add_report(role, figures, done=word == process_group.DONE)
             at_s = time.monotonic() - outcome.begin_s
             outcome.show_intervals(at_s, self._publishers | self._consumers)
             if self._interruption.requested:
                 outcome.interrupted = True
             if stop_s:
-                if at_s > stop_s + END_LIMIT_S:
+                if at_s > stop_s + process_group.END_LIMIT_S:
                     outcome.failures.append("a process of the generator did not end")
                     break
-            elif self._must_stop(crew, at_s):
+            elif self._must_stop(group, at_s):
                 stop_s = at_s
-                crew.send(STOP)
+                group.send(process_group.STOP)
         outcome.conclude(self._publishers, self._consumers)
         expected = self._expected()
         if self._time_is_over and self._publishers and self._consumers and expected is not None:
             outcome.left_behind = max(0, expected - outcome.tally.delivered)
 
-    def _must_stop(self, crew: Crew, at_s: float) -> bool:
+    def _must_stop(self, group: ProcessGroup, at_s: float) -> bool:
         """Return whether all processes must stop now."""
         outcome, load = self._outcome, self._load
         if any(figures["fault"] for figures in outcome.done.values()):
@@ -123,14 +124,14 @@ class Conductor:
             return True
         if outcome.interrupted and not self._time_is_over:
             self._time_is_over = True
-            crew.send(STOP, self._publishers)
+            group.send(process_group.STOP, self._publishers)
         if load.seconds and at_s >= load.seconds:
             self._time_is_over = True
         if self._publishers <= outcome.done.keys():
-            return self._drained(crew, at_s)
+            return self._drained(group, at_s)
         return self._stalled(at_s)
 
-    def _drained(self, crew: Crew, at_s: float) -> bool:
+    def _drained(self, group: ProcessGroup, at_s: float) -> bool:
         """Return whether the consumers have received all that they can get, now that the publishers are done."""
         load, outcome = self._load, self._outcome
         if not self._consumers:
@@ -139,7 +140,7 @@ class Conductor:
             return self._time_is_over  # the number of messages that other clients publish is unknown
         if self._drain_s is None:
             self._drain_s = outcome.moved_s = at_s
-            crew.send(DRAIN, self._consumers)
+            group.send(process_group.DRAIN, self._consumers)
             if self._ready and self._publishers:
                 outcome.queued_at_end = sum(self._ready())
         if not outcome.reported_since(self._drain_s, self._consumers):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.perf.crew import Crowd
 from broker.perf.faults import Fault, Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.machine import raise_file_limit
 from broker.perf.peer import Address, PeerConnection, PeerSocket, RelayPeer
+from broker.perf.process_group import ConnectionGroup
 from broker.perf.receiver import DeliveryQuota, LatencyRecorder, Receiver, ReceiverPace
 from broker.perf.sender import Sender, SenderPace
 from broker.perf.spool import CHUNK_BYTES, Material, Spool
@@ -33,7 +33,7 @@ class Share:
     numbers: range
 
 
-class Publishers(Crowd):
+class Publishers(ConnectionGroup):
     """The publishing connections of one process."""
 
     def __init__(self, share: Share) -> None:
@@ -109,7 +109,7 @@ def _publisher(load: Load, spool: Spool) -> PeerSocket:
     return peer
 
 
-class Consumers(Crowd):
+class Consumers(ConnectionGroup):
     """The consuming connections of one process."""
 
     def __init__(self, share: Share) -> None:
@@ -175,8 +175,8 @@ class Load:
     ready: int = 0
     processes: int = 1
     unsent_bytes: int = 0
-    publishing: Callable[[Share], Crowd] = Publishers
-    consuming: Callable[[Share], Crowd] = Consumers
+    publishing: Callable[[Share], ConnectionGroup] = Publishers
+    consuming: Callable[[Share], ConnectionGroup] = Consumers
 
     def publish_shares(self) -> list[Share]:
         return self._shares(self.producers, self.processes)

@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from broker.perf import flags
 from broker.perf.conductor import Conductor
-from broker.perf.crew import Interruption
 from broker.perf.faults import BadOptions
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
 from broker.perf.outcome import time_figures
 from broker.perf.parts import Consumers, Load, Publishers
 from broker.perf.peer import BUFFER_BYTES, send_some
+from broker.perf.process_group import Interruption
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import Receiver, ReceiverPace
 from broker.perf.result import Figure, Result

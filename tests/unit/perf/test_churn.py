@@ -13,10 +13,10 @@ import pytest
 from pamqp import frame
 
 from broker.perf.conductor import Stage
-from broker.perf.crew import Interruption
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.peer import Address, PeerConnection, Script
+from broker.perf.process_group import Interruption
 from broker.perf.progress import RunProgress
 from broker.perf.scenarios.connections import CycleWorker, ScriptedRun
 from broker.perf.topology import RunTopology

@@ -45,7 +45,7 @@ _SELECT_MAX: Final = 256  # connections; select() has a resolution of microsecon
 _SLACK: Final = Path("/proc/self/timerslack_ns")
 
 
-class CrewPipe:
+class ProcessPipe:
     """A generator process's end of its pipe to the main process."""
 
     def __init__(self, pipe: Connection) -> None:
@@ -62,7 +62,7 @@ class CrewPipe:
             continue
 
 
-class Crew(AbstractContextManager["Crew"]):
+class ProcessGroup(AbstractContextManager["ProcessGroup"]):
     """The processes of one run, by role."""
 
     def __init__(self, tasks: Mapping[str, Task], *arguments: object) -> None:
@@ -132,7 +132,7 @@ def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
 
 def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
     """Run a task in its process and report its exceptions instead of printing them."""
-    end = CrewPipe(pipe)
+    end = ProcessPipe(pipe)
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # the main process has ended or is ending
         try:
             task(end, *arguments)
@@ -173,7 +173,7 @@ def uninterrupted() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-class Crowd(ABC):
+class ConnectionGroup(ABC):
     """The connections of one process, all of the same role.
 
     Shapes: `timers_per_s` is the expected rate of timers, which are exact to less than a millisecond unless it is 0;
@@ -206,37 +206,37 @@ class Crowd(ABC):
         """Return the final figures; `fault` is the run's error, "" for none."""
 
 
-def run_crowd(crowd_of: Callable[[T], Crowd], share: T, pipe: CrewPipe, interval_ns: int) -> None:
+def run_group(connect: Callable[[T], ConnectionGroup], share: T, pipe: ProcessPipe, interval_ns: int) -> None:
     """Run one process: connect its share of the run, drive it, report its figures and exit."""
-    crowd = crowd_of(share)
+    group = connect(share)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run decides when to stop
-    driver = Driver(pipe, crowd)
+    driver = Driver(pipe, group)
     pipe.report(CONNECTED)
     begin_ns, stop_ns = pipe.connection.recv()
     figures = driver.run(begin_ns, interval_ns, stop_ns or NEVER_NS)
-    pipe.report(DONE, figures | crowd.settle(figures["fault"]))
+    pipe.report(DONE, figures | group.settle(figures["fault"]))
     with suppress(EOFError):
         while True:  # keep the connections open until the run has measured the broker for the last time
             pipe.connection.recv()
-    for member in crowd.members:
+    for member in group.members:
         member.peer.close()
 
 
 class Driver:
     """Wait for sockets, timers and commands, and dispatch whichever is ready first."""
 
-    def __init__(self, pipe: CrewPipe, crowd: Crowd) -> None:
+    def __init__(self, pipe: ProcessPipe, group: ConnectionGroup) -> None:
         self._pipe = pipe
-        self._crowd = crowd
-        self._members = crowd.members
-        exact = crowd.timers_per_s > 0 and len(self._members) <= _SELECT_MAX
+        self._group = group
+        self._members = group.members
+        exact = group.timers_per_s > 0 and len(self._members) <= _SELECT_MAX
         self._selector = selectors.SelectSelector() if exact else selectors.DefaultSelector()
         self._masks = [0] * len(self._members)
         self._armed = [NEVER_NS] * len(self._members)
         self._timers: list[tuple[int, int]] = []
         self._draining = False
-        self._early_ns = _EARLY_NS if exact and crowd.timers_per_s <= _EARLY_MAX_PER_S else 0
-        if crowd.timers_per_s:
+        self._early_ns = _EARLY_NS if exact and group.timers_per_s <= _EARLY_MAX_PER_S else 0
+        if group.timers_per_s:
             with suppress(OSError):  # not Linux: timers are up to 50 us late, which `late_times` shows
                 _SLACK.write_text("1")
 
@@ -255,12 +255,12 @@ class Driver:
         return {**self._figures(), "cpu_s": stopwatch.cpu_s(), "busy_share": stopwatch.busy_share(), "fault": fault}
 
     def _loop(self, begin_ns: int, interval_ns: int, stop_ns: int) -> None:
-        crowd, selector, clock = self._crowd, self._selector, time.monotonic_ns
+        group, selector, clock = self._group, self._selector, time.monotonic_ns
         selector.register(self._pipe, selectors.EVENT_READ)
-        crowd.start(begin_ns)
+        group.start(begin_ns)
         self._arm_all()
         tick_ns = begin_ns + interval_ns
-        while not crowd.finished(now_ns := clock()):
+        while not group.finished(now_ns := clock()):
             wake_ns = min(tick_ns, stop_ns, self._timers[0][0] - self._early_ns if self._timers else NEVER_NS)
             for key, events in selector.select(min(_WAIT_MAX_S, max(0.0, (wake_ns - now_ns) / 1e9))):
                 if key.data is None:
@@ -277,7 +277,7 @@ class Driver:
                 tick_ns = min(tick_ns, now_ns + interval_ns)
             if now_ns >= tick_ns:
                 self._pipe.report(TICK, self._figures())
-                for times in crowd.times.values():
+                for times in group.times.values():
                     times.clear()
                 tick_ns += interval_ns * (1 + (now_ns - tick_ns) // interval_ns)
 
@@ -313,7 +313,7 @@ class Driver:
             self._arm(index, now_ns)
 
     def _stop(self) -> None:
-        self._crowd.stop(time.monotonic_ns())
+        self._group.stop(time.monotonic_ns())
         self._arm_all()
 
     def _receive(self) -> None:
@@ -324,4 +324,4 @@ class Driver:
             self._draining = True
 
     def _figures(self) -> dict[str, Any]:
-        return {"at_ns": time.monotonic_ns(), "tally": self._crowd.tally(), **self._crowd.times}
+        return {"at_ns": time.monotonic_ns(), "tally": self._group.tally(), **self._group.times}
