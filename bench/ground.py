@@ -10,7 +10,7 @@ from bench.herd import Herd
 from broker.perf import wire
 from broker.perf.histogram import Histogram
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
+from broker.perf.receiver import DeliveryQuota, LatencyRecorder, Receiver, ReceiverPace
 from broker.perf.sender import Sender, SenderPace
 from broker.perf.spool import Material, Spool
 from broker.perf.wire import CONSUME_CHANNEL, PUBLISH_CHANNEL
@@ -26,7 +26,7 @@ _CHUNK_BYTES = 65_536
 _PACED_WINDOW = 20_000
 _FILL_WINDOW = 10_000
 _PACED_BODY_BYTES = 64
-_UNTIMED = Watch(0)
+_UNTIMED = LatencyRecorder(0)
 _SEED = 20_240_229
 
 
@@ -102,9 +102,9 @@ def fill(address: Address, keys: Sequence[str], count: int, limit_s: float, *, p
         herd.reach(limit_s, lambda: herd.confirmed >= count, f"fewer than {count:,} messages were confirmed")
 
 
-def sink(peer: PeerConnection, ack_every: int = ACK_EVERY, watch: Watch = _UNTIMED) -> Receiver:
+def sink(peer: PeerConnection, ack_every: int = ACK_EVERY, latencies: LatencyRecorder = _UNTIMED) -> Receiver:
     """Return a consumer that sends one ack for every `ack_every` deliveries; 0 means auto-ack."""
-    return Receiver(peer, ReceiverPace(ack_every, BODY_BYTES), watch, DeliveryQuota(None))
+    return Receiver(peer, ReceiverPace(ack_every, BODY_BYTES), latencies, DeliveryQuota(None))
 
 
 def shuffled(keys: Iterable[str]) -> list[str]:

@@ -26,9 +26,9 @@ from bench.herd import Herd
 from bench.light import LightClient
 from bench.stage import Stage
 from broker.perf import wire
-from broker.perf.crew import Crew, CrewPipe
 from broker.perf.faults import RunFailed
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_group import ProcessGroup, ProcessPipe
 from broker.perf.wire import CONSUME_CHANNEL
 
 EVERY_S: Final = 0.001
@@ -226,26 +226,26 @@ def paused(group: Group, operation: Operation, turns: Path) -> dict[str, Any]:
     """Return the waits of a light client during an operation, the longest turn, and the time that it took."""
     prepare, act = operation
     prepare(group)
-    with Crew({"light": watch}, group.broker.address, group.broker.service.processes.root) as crew:
-        crew.gather("ready", _LIMIT_S)
+    with ProcessGroup({"light": watch}, group.broker.address, group.broker.service.processes.root) as workers:
+        workers.gather("ready", _LIMIT_S)
         begun = time.monotonic()
         act(group)
         took_ms = (time.monotonic() - begun) * 1000
         time.sleep(_AFTER_S)
-        crew.tell("stop")
+        workers.send("stop")
         longest_ms = 1000 * max([took_s for took_s, _ in _turns(turns, begun)], default=0.0)
-        return {**crew.gather("done", _LIMIT_S)["light"], "turn_ms": longest_ms, "took_ms": took_ms}
+        return {**workers.gather("done", _LIMIT_S)["light"], "turn_ms": longest_ms, "took_ms": took_ms}
 
 
-def watch(line: CrewPipe, address: Address, pid: int) -> None:
+def watch(line: ProcessPipe, address: Address, pid: int) -> None:
     """Run a light client in its own process, for a broker with this pid, until told to stop."""
     clock = ~pid << 3 | 2  # clock_getcpuclockid(3) on Linux: the CPU time of all threads of a process
     light = LightClient(address, EXCHANGE, every_s=EVERY_S)
     light.await_route()
     poller = select.poll()
     poller.register(line, select.POLLIN)
-    line.tell("ready")
+    line.report("ready")
     times = light.run(sys.maxsize, lambda: bool(poller.poll(0)), lambda: time.clock_gettime_ns(clock))
     figures = {"p50_ms": times.percentile(50) / 1e6, "max_ms": times.percentile(100) / 1e6}
-    line.tell("done", {**figures, "cpu_ms": light.spent.percentile(100) / 1e6})
+    line.report("done", {**figures, "cpu_ms": light.spent.percentile(100) / 1e6})
     light.close()

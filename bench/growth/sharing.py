@@ -18,8 +18,8 @@ from bench.herd import Herd, Moved
 from bench.light import LightClient
 from bench.meter import Meter
 from bench.stage import Stage
-from broker.perf.crew import Crew, CrewPipe
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_group import ProcessGroup, ProcessPipe
 from broker.perf.receiver import Receiver
 from broker.perf.wire import CONSUME_CHANNEL
 
@@ -102,18 +102,18 @@ def _beside(pressure: Pressure, stage: Stage, broker: Broker) -> None:
         if not pressure.publishers:
             watch()
             return
-        with Crew({"pressure": press}, address, pressure) as crew:
-            crew.gather("ready", _READY_S)
-            crew.tell("go")
+        with ProcessGroup({"pressure": press}, address, pressure) as workers:
+            workers.gather("ready", _READY_S)
+            workers.send("go")
             time.sleep(_HEAD_START_S)
             watch()
-            crew.tell("stop")
-            stage.run.add("members", crew.gather("done", _READY_S)["pressure"], title=pressure.title)
+            workers.send("stop")
+            stage.run.add("members", workers.gather("done", _READY_S)["pressure"], title=pressure.title)
     finally:
         light.close()
 
 
-def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
+def press(line: ProcessPipe, address: Address, pressure: Pressure) -> None:
     """Run the pressure in its own process, until told to stop."""
     count = pressure.publishers
     queues = 1 if pressure.together else count
@@ -132,13 +132,13 @@ def press(line: CrewPipe, address: Address, pressure: Pressure) -> None:
     ]
     sinks = [_sink(address, names[place % queues]) for place in range(count)] if pressure.consumed else []
     herd = Herd(sources, sinks)
-    line.tell("ready")
-    line.await_word("go")
+    line.report("ready")
+    line.await_command("go")
     poller = select.poll()
     poller.register(line, select.POLLIN)
     moved = herd.run(_PRESSURE_S, lambda: bool(poller.poll(0)))
     confirmed_per_s = sum(moved.confirmed_each) / moved.seconds
-    line.tell("done", {"confirmed_per_s": confirmed_per_s, **moved.rates, **_spread(moved)})
+    line.report("done", {"confirmed_per_s": confirmed_per_s, **moved.rates, **_spread(moved)})
     herd.close()
 
 

@@ -15,9 +15,9 @@ from bench.run import Figures
 from bench.stage import NotOffered
 from broker.figures.numerals import size_text
 from broker.perf.conductor import Conductor
-from broker.perf.crew import Interruption
 from broker.perf.faults import RunFailed
 from broker.perf.parts import Load
+from broker.perf.process_group import Interruption
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 from broker.perf.spool import Material

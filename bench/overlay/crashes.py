@@ -22,7 +22,7 @@ from bench.overlay.tree import Logical, Tree, leaf_of
 from bench.stage import Stage
 from broker.perf import wire
 from broker.perf.peer import Address, PeerConnection
-from broker.perf.receiver import Watch
+from broker.perf.receiver import LatencyRecorder
 
 BUCKET_NS = 100_000_000
 _DUE_BYTES = 8
@@ -60,7 +60,7 @@ Faults = Counter[str]
 a later one (disordered)."""
 
 
-class Arrivals(Watch):
+class Arrivals(LatencyRecorder):
     """The deliveries of one connection, whose subscribers have a topic each.
 
     Units: `buckets` has the number of deliveries in each BUCKET_NS since `start_ns`.

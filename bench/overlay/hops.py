@@ -19,9 +19,9 @@ from bench.overlay.tree import Logical, Tree
 from bench.run import Figures
 from bench.stage import Stage
 from broker.perf import wire
-from broker.perf.crew import Crew, CrewPipe
 from broker.perf.faults import Refusal, Stalled
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_group import ProcessGroup, ProcessPipe
 
 TOPICS = 16
 STEADY_TOPICS = 8
@@ -42,11 +42,11 @@ def measure(stage: Stage) -> None:
             pb, sb = tree.address("pb"), tree.address("sb")
             for address in (pb, sb):
                 control(address, durable=True).close()
-            with Crew({"load": steady_load}, pb, sb, stage.plan) as crew:
-                crew.gather("running", 2 * _LIMIT_S)
+            with ProcessGroup({"load": steady_load}, pb, sb, stage.plan) as workers:
+                workers.gather("running", 2 * _LIMIT_S)
                 figures = _delivery(pb, sb, stage.plan) | _starts(sb, stage.plan)
-                crew.tell("leave")
-                figures |= crew.gather("left", _LIMIT_S)["load"]
+                workers.send("leave")
+                figures |= workers.gather("left", _LIMIT_S)["load"]
         stage.add("hops", figures, hops=hops)
 
 
@@ -62,7 +62,7 @@ def topics() -> list[str]:
     return [f"topic.{number:02d}" for number in range(TOPICS)]
 
 
-def steady_load(line: CrewPipe, pb: Address, sb: Address, plan: Plan) -> None:
+def steady_load(line: ProcessPipe, pb: Address, sb: Address, plan: Plan) -> None:
     """Publish all topics and consume half of them until told to leave, in a process of its own."""
     keys = topics()
     subscriber = control(sb, durable=True)
@@ -73,10 +73,10 @@ def steady_load(line: CrewPipe, pb: Address, sb: Address, plan: Plan) -> None:
     herd = Herd([source], [sink(subscriber)], burst_s=BURST_S)
     herd.reach(_LIMIT_S, lambda: herd.delivered > 0, "no message went through the chain")
     herd.run(plan.settle_s)
-    line.tell("running")
+    line.report("running")
     moved = herd.run(_LOAD_LIMIT_S, lambda: bool(select.select([line], [], [], 0)[0]))
     herd.close()
-    line.tell("left", moved.rates)
+    line.report("left", moved.rates)
 
 
 def _delivery(pb: Address, sb: Address, plan: Plan) -> Figures:

@@ -15,9 +15,9 @@ JOBS: Final = {  # name -> summary in `slotmq pipeline --help`; broker.pipeline.
     "expire": "delete messages from a lake, by age or routing key",
     "query": "run SQL on a lake or on live slots",
     "report": "report a lake's traffic as one HTML file",
-    "route": "compute which queues would get what under other bindings",
+    "route": "compute which queues would receive a lake's messages with other bindings",
     "replay": "publish a slice of a lake again",
-    "deadletters": "show why messages died, and publish them again where they came from",
+    "deadletters": "show why messages were dead-lettered, and republish them",
     "simulate": "simulate overlays of many sizes with the broker's own code",
     "server": "start, stop or check a Spark server that commands share",
 }

@@ -1,4 +1,4 @@
-"""Conducts a run: makes its topology, starts the processes together, sums up their reports, and cleans up."""
+"""Run a load: create its topology, start the processes together, add up their reports, and clean up."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
-from broker.perf.crew import CONNECTED, DONE, DRAIN, END_LIMIT_S, STOP, Crew, Interruption, run_crowd, uninterrupted
+from broker.perf import process_group
 from broker.perf.faults import Refusal, RunFailed
 from broker.perf.machine import ProcessTree, TreeUsage
 from broker.perf.outcome import RunOutcome
 from broker.perf.parts import Load
 from broker.perf.peer import Address, PeerConnection
+from broker.perf.process_group import Interruption, ProcessGroup, run_group, uninterrupted
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import ReceiverPace
 from broker.perf.result import Figure, Result
@@ -28,10 +29,10 @@ STALL_S: Final = 10.0  # the run ends after this time without a message while me
 
 _CONNECT_LIMIT_S: Final = 120.0
 _STEP_S: Final = 0.02
-_AFTERGLOW_S: Final = 0.1  # a broker may defer work until it is idle; that work belongs to the run
-_UNKNOWN_QUIET_S: Final = 1.0  # for an unknown number of deliveries
-_TIMED_QUIET_S: Final = 0.5  # after the time limit
-_TIMED_SHARE: Final = 0.05  # after the time limit, a larger undelivered share is not waited for
+_IDLE_WORK_S: Final = 0.1  # a broker may defer work until it is idle; that work belongs to the run
+_UNKNOWN_IDLE_S: Final = 1.0  # without a delivery: the end, if the number of deliveries is unknown
+_TIMED_IDLE_S: Final = 0.5  # without a delivery: the end, after the time limit
+_TIMED_SHARE: Final = 0.05  # after the time limit, do not wait for a larger undelivered share
 _CEILING_S: Final = 1.0
 _REMOVE_LIMIT_S: Final = 10.0  # deleting a queue of millions of messages takes a while
 
@@ -47,14 +48,14 @@ class Conductor:
         processes: ProcessTree | None = None,
         ready: Callable[[], Sequence[int]] | None = None,
     ) -> None:
-        """Prepare a run; `ready` asks the broker how many messages each queue holds."""
+        """Prepare a run; `ready` returns the number of ready messages in each queue."""
         self._load = load
         self._interruption = interruption
         self._processes = processes
         self._ready = ready
         self._outcome = RunOutcome(progress, load.interval_s)
         self._drain_s: float | None = None
-        self._timed = False
+        self._time_is_over = False
         self._publishers: frozenset[str] = frozenset()
         self._consumers: frozenset[str] = frozenset()
 
@@ -66,107 +67,107 @@ class Conductor:
         """
         load = self._load
         publishing, consuming = enumerate(load.publish_shares()), enumerate(load.consume_shares())
-        publishers = {f"publisher {at}": partial(run_crowd, load.publishing, share) for at, share in publishing}
-        consumers = {f"consumer {at}": partial(run_crowd, load.consuming, share) for at, share in consuming}
+        publishers = {f"publisher {at}": partial(run_group, load.publishing, share) for at, share in publishing}
+        consumers = {f"consumer {at}": partial(run_group, load.consuming, share) for at, share in consuming}
         self._publishers, self._consumers = frozenset(publishers), frozenset(consumers)
         with uninterrupted():
-            crew = Crew({**consumers, **publishers}, int(load.interval_s * 1e9))
-        with crew:
-            crew.gather(CONNECTED, _CONNECT_LIMIT_S)
+            group = ProcessGroup({**consumers, **publishers}, int(load.interval_s * 1e9))
+        with group:
+            group.gather(process_group.CONNECTED, _CONNECT_LIMIT_S)
             if self._processes:
                 self._processes.reset_peak()
                 self._outcome.before = self._processes.usage()
             begin_ns = time.monotonic_ns()
             stop_ns = begin_ns + int(load.seconds * 1e9) if load.seconds else 0
-            crew.tell((begin_ns, stop_ns), self._publishers)
-            crew.tell((begin_ns, 0), self._consumers)
+            group.send((begin_ns, stop_ns), self._publishers)
+            group.send((begin_ns, 0), self._consumers)
             self._outcome.begin_s = begin_ns / 1e9
-            self._follow(crew)
+            self._follow(group)
             if self._processes:
-                time.sleep(_AFTERGLOW_S)
+                time.sleep(_IDLE_WORK_S)
                 self._outcome.after = self._processes.usage()
         return self._outcome
 
-    def _follow(self, crew: Crew) -> None:
-        """Follow the processes until every process is done."""
+    def _follow(self, group: ProcessGroup) -> None:
+        """Collect the reports of the processes until all are done."""
         outcome, stop_s = self._outcome, 0.0
         while outcome.done.keys() != self._publishers | self._consumers:
             try:
-                reports = crew.reports(_STEP_S)
+                reports = group.reports(_STEP_S)
             except RunFailed as error:
                 outcome.failures.append(str(error))
                 break
             for role, word, figures in reports:
-                outcome.take(role, figures, done=word == DONE)
+                outcome.add_report(role, figures, done=word == process_group.DONE)
             at_s = time.monotonic() - outcome.begin_s
             outcome.show_intervals(at_s, self._publishers | self._consumers)
-            if self._interruption.asked:
+            if self._interruption.requested:
                 outcome.interrupted = True
             if stop_s:
-                if at_s > stop_s + END_LIMIT_S:
+                if at_s > stop_s + process_group.END_LIMIT_S:
                     outcome.failures.append("a process of the generator did not end")
                     break
-            elif self._over(crew, at_s):
+            elif self._must_stop(group, at_s):
                 stop_s = at_s
-                crew.tell(STOP)
+                group.send(process_group.STOP)
         outcome.conclude(self._publishers, self._consumers)
         expected = self._expected()
-        if self._timed and self._publishers and self._consumers and expected is not None:
+        if self._time_is_over and self._publishers and self._consumers and expected is not None:
             outcome.left_behind = max(0, expected - outcome.tally.delivered)
 
-    def _over(self, crew: Crew, at_s: float) -> bool:
+    def _must_stop(self, group: ProcessGroup, at_s: float) -> bool:
         """Return whether all processes must stop now."""
         outcome, load = self._outcome, self._load
         if any(figures["fault"] for figures in outcome.done.values()):
             return True
         if self._consumers and self._consumers <= outcome.done.keys():
             return True
-        if outcome.interrupted and not self._timed:
-            self._timed = True
-            crew.tell(STOP, self._publishers)
+        if outcome.interrupted and not self._time_is_over:
+            self._time_is_over = True
+            group.send(process_group.STOP, self._publishers)
         if load.seconds and at_s >= load.seconds:
-            self._timed = True
+            self._time_is_over = True
         if self._publishers <= outcome.done.keys():
-            return self._drained(crew, at_s)
+            return self._drained(group, at_s)
         return self._stalled(at_s)
 
-    def _drained(self, crew: Crew, at_s: float) -> bool:
-        """Return whether the consumers have received all they can get; the publishers are done."""
+    def _drained(self, group: ProcessGroup, at_s: float) -> bool:
+        """Return whether the consumers have received all that they can get, now that the publishers are done."""
         load, outcome = self._load, self._outcome
         if not self._consumers:
             return True
         if not self._publishers and load.deliveries is None:
-            return self._timed  # the number of messages that other clients publish is unknown
+            return self._time_is_over  # the number of messages that other clients publish is unknown
         if self._drain_s is None:
             self._drain_s = outcome.moved_s = at_s
-            crew.tell(DRAIN, self._consumers)
+            group.send(process_group.DRAIN, self._consumers)
             if self._ready and self._publishers:
                 outcome.queued_at_end = sum(self._ready())
-        if not outcome.told_since(self._drain_s, self._consumers):
+        if not outcome.reported_since(self._drain_s, self._consumers):
             return False
         total, expected = outcome.tally, self._expected()
         if expected is not None and total.delivered >= expected:
             return True
-        quiet_s = at_s - max(outcome.moved_s, self._drain_s)
-        if self._timed:
+        idle_s = at_s - max(outcome.moved_s, self._drain_s)
+        if self._time_is_over:
             behind = 0 if expected is None else expected - total.delivered
-            return behind > max(1000, _TIMED_SHARE * total.delivered) or quiet_s > _TIMED_QUIET_S
+            return behind > max(1000, _TIMED_SHARE * total.delivered) or idle_s > _TIMED_IDLE_S
         if expected is None:
-            return quiet_s > _UNKNOWN_QUIET_S
-        if quiet_s <= self._patience_s():
+            return idle_s > _UNKNOWN_IDLE_S
+        if idle_s <= self._stall_limit_s():
             return False
         outcome.failures.append(f"{expected - total.delivered:,} of {expected:,} messages were not delivered")
         return True
 
     def _stalled(self, at_s: float) -> bool:
         """Return whether publishers have made no progress for too long."""
-        if at_s - self._outcome.moved_s <= self._patience_s():
+        if at_s - self._outcome.moved_s <= self._stall_limit_s():
             return False
         if not self._outcome.tally.blocked:
-            self._outcome.failures.append(f"nothing was published or confirmed for {self._patience_s():.0f} s")
+            self._outcome.failures.append(f"nothing was published or confirmed for {self._stall_limit_s():.0f} s")
         return True
 
-    def _patience_s(self) -> float:
+    def _stall_limit_s(self) -> float:
         slowest = min(self._load.per_s or 1.0, self._load.demand.per_s or 1.0)
         return max(STALL_S, 3 / slowest)
 
@@ -182,7 +183,7 @@ class Conductor:
 
 @dataclass(slots=True)
 class Stage:
-    """A broker with the topology of a run; `ready` is the number of messages that the queues held before."""
+    """A broker with the topology of a run. Shapes: `ready` is the number of messages in the queues before the run."""
 
     options: Namespace
     topology: RunTopology
@@ -194,13 +195,13 @@ class Stage:
     ceiling_per_s: float | None = None
 
     def usage(self) -> TreeUsage | None:
-        """Return the broker's usage so far, None without --pid."""
+        """Return what the broker has used so far, None without --pid."""
         return self.processes.usage() if self.processes else None
 
     def run(self, load: Load, *, count_queued: bool = False) -> RunOutcome:
-        """Run a load and return its outcome; measure the generator's ceiling before the first one, if requested.
+        """Run a load and return its outcome; first measure the generator's ceiling, if requested and not done yet.
 
-        Shapes: `count_queued` asks the broker how many messages its queues hold when the publishers are done.
+        Shapes: `count_queued` also counts the messages in the queues at the moment when the publishers are done.
         Raises: Refusal, RunFailed, OSError before the first message; KeyboardInterrupt at the second Ctrl-C.
         """
         if getattr(self.options, "ceiling", False) and self.ceiling_per_s is None:
@@ -211,39 +212,32 @@ class Stage:
         return Conductor(load, self.progress, self.interruption, self.processes, queued).run()
 
     def result(self, outcome: RunOutcome, figures: Mapping[str, Figure] | None = None) -> Result:
-        """Return the result document of an outcome."""
         return outcome.result(self.options, self.control.product, figures or {}, self.ceiling_per_s)
 
 
 @contextmanager
 def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> Iterator[Stage]:
-    """Create the topology of a run, and always remove it at the end.
-
-    Raises: Refusal, OSError; KeyboardInterrupt at the second Ctrl-C.
-    """
+    """Create the topology of a run and always remove it. Raises: Refusal, OSError; KeyboardInterrupt."""
     with Interruption() as interruption:
         control = PeerConnection(options.uri, PUBLISH_CHANNEL)
         made = Stage(options, topology, progress, interruption, options.pid, control)
-        in_step = False  # a channel that the broker closed, or that still waits for answers, cannot remove the topology
+        usable = False  # the topology cannot be removed on a channel that is closed or still waits for answers
         try:
             made.ready = topology.make(control, progress)
             yield made
-            in_step = True
+            usable = True
         finally:
             with suppress(OSError, Refusal):  # the loss of the broker has been reported already
-                remover = control if in_step else PeerConnection(options.uri, PUBLISH_CHANNEL)
+                remover = control if usable else PeerConnection(options.uri, PUBLISH_CHANNEL)
                 with closing(remover):
                     remover.socket.settimeout(_REMOVE_LIMIT_S)
                     topology.remove(remover)
-            if not in_step:
+            if not usable:
                 control.close()
 
 
 def _ceiling_per_s(load: Load, interruption: Interruption) -> float:
-    """Return the messages per second of one publisher and one consumer, one process each, with a relay between them.
-
-    Raises: RunFailed.
-    """
+    """Return the rate that one publisher and one consumer reach through a relay. Raises: RunFailed."""
     with relay() as (address, _):
         alone = Load(
             address=address,
@@ -266,7 +260,7 @@ def _ceiling_per_s(load: Load, interruption: Interruption) -> float:
 
 @contextmanager
 def relay() -> Iterator[tuple[Address, int]]:
-    """Start a relay, provide its address and pid, and stop the relay at exit. Raises: RunFailed."""
+    """Start a relay, yield its address and pid, and stop it at exit. Raises: RunFailed."""
     with uninterrupted():
         process = subprocess.Popen(
             [sys.executable, "-m", "broker.perf.relay"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -279,4 +273,4 @@ def relay() -> Iterator[tuple[Address, int]]:
                 raise RunFailed("the relay did not start")
             yield Address("127.0.0.1", int(line)), process.pid
         finally:
-            process.kill()  # it keeps nothing
+            process.kill()  # it has no state to save

@@ -8,11 +8,11 @@ class Fault(Exception):
 
 
 class Refusal(Fault):
-    """The broker ended the run: it closed the channel or connection, cancelled the consumer or refused a message."""
+    """The broker closed a channel or connection, cancelled a consumer or refused a message."""
 
 
 class BrokenStream(Fault):
-    """The received bytes are not a valid sequence of AMQP frames, or differ from the announced frames."""
+    """The received bytes are not a valid sequence of AMQP frames, or contain frames that were not expected."""
 
 
 class Stalled(Fault):
@@ -20,7 +20,7 @@ class Stalled(Fault):
 
 
 class RunFailed(Exception):
-    """A run did not reach its end; the text says what the generator observed."""
+    """A run ended early; the text says what the generator observed."""
 
 
 class BadOptions(Exception):
@@ -28,4 +28,4 @@ class BadOptions(Exception):
 
 
 class BadDocument(Exception):
-    """A document of the wrong form; the text is one line that names the place."""
+    """A document of the wrong form; the text is one line that names the wrong field."""

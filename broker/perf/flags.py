@@ -1,8 +1,7 @@
-"""The options that scenarios share, their quantities (30s, 1KiB, 10k, 1%), and the load that they describe.
+"""The options that scenarios share, the quantities in them (30s, 1KiB, 10k, 1%), and the load that they describe.
 
-Names and letters are those of PerfTest.
-`add_scenario` creates a scenario's parser with the options that every scenario has: the broker, the interval, the
-output. A scenario that moves messages calls `add_load`, too.
+Option names and letters are those of PerfTest. `add_scenario` creates a scenario's parser with the options that
+every scenario has: broker, interval and output. A scenario that publishes or consumes also calls `add_load`.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any, Final, TypeVar
 from broker.perf.faults import BadOptions
 from broker.perf.machine import ProcessTree, cores
 from broker.perf.parts import Load
-from broker.perf.peer import AMQP_PORTS, LOGIN, Address
+from broker.perf.peer import AMQP_PORTS, CREDENTIALS, Address
 from broker.perf.receiver import ReceiverPace
 from broker.perf.spool import STAMP_BYTES, Material
 
@@ -30,16 +29,16 @@ _BYTES: Final = {
     "": 1, "b": 1, "k": 1000, "kb": 1000, "m": 10**6, "mb": 10**6, "g": 10**9, "gb": 10**9,
     "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30,
 }  # fmt: skip
-_TIMES: Final = {"": 1, "k": 1000, "m": 10**6}
-_MOST: Final = 10**15
+_MULTIPLES: Final = {"": 1, "k": 1000, "m": 10**6}
+_QUANTITY_MAX: Final = 10**15
 DEFAULT_URI: Final = "amqp://guest:guest@127.0.0.1:5672"
-MOST_PROCESSES: Final = 4
+PROCESSES_MAX: Final = 4
 _DEFAULT_S: Final = 10.0
-_NUMBERS: Final = ("pmessages", "cmessages", "cycles")  # options that end a run
+_LIMITS: Final = ("pmessages", "cmessages", "cycles")  # options that end a run without --time
 
 
 def argument(text: str) -> tuple[str, str | int | bool]:
-    """Return the name and value of K=V; digits become an integer, true and false a bool."""
+    """Return the name and value of K=V; digits become an integer, `true` and `false` a bool."""
     name, equals, value = text.partition("=")
     if not equals or not name or len(name.encode()) > 255:
         raise ArgumentTypeError(f"{text!r} is not K=V")
@@ -49,7 +48,7 @@ def argument(text: str) -> tuple[str, str | int | bool]:
 
 
 def within(kind: Callable[[str], T], least: float, most: float, problem: str) -> Callable[[str], T]:
-    """Return a parser of quantities from `least` to `most`; `problem` says what another one is."""
+    """Return a parser that accepts values from `least` to `most`; `problem` describes any other value."""
 
     def parse(text: str) -> T:
         value = kind(text)
@@ -61,36 +60,36 @@ def within(kind: Callable[[str], T], least: float, most: float, problem: str) ->
 
 
 def at_most(kind: Callable[[str], int], most: int, limit: str) -> Callable[[str], int]:
-    """Return a parser of numbers up to `most`, which is the most that `limit`."""
+    """Return a parser of numbers up to `most`; `limit` completes "the most that ..." in the error."""
     return within(kind, 0, most, f"more than {most}, the most that {limit}")
 
 
-def _read(units: Mapping[str, float], expected: str, text: str) -> float:
+def _scaled(units: Mapping[str, float], expected: str, text: str) -> float:
     found = _QUANTITY.fullmatch(text.strip())
     unit = units.get(found[2].lower()) if found else None
     if found is None or unit is None:
         raise ArgumentTypeError(f"{text!r} is not {expected}")
     value = float(found[1]) * unit
-    if value > _MOST:
+    if value > _QUANTITY_MAX:
         raise ArgumentTypeError(f"{text!r} is too much")
     return value
 
 
 def _whole(units: Mapping[str, float], expected: str, least: int, text: str) -> int:
-    value = _read(units, expected, text)
+    value = _scaled(units, expected, text)
     if value < least or value != int(value):
         raise ArgumentTypeError(f"{text!r} is not {expected}")
     return int(value)
 
 
-duration: Final = partial(_read, _SECONDS, "a time such as 30s, 500ms or 5m")
+duration: Final = partial(_scaled, _SECONDS, "a time such as 30s, 500ms or 5m")
 size: Final = partial(_whole, _BYTES, "a size such as 16, 1KiB or 64kB", 0)
-count: Final = partial(_whole, _TIMES, "a number such as 1000 or 10k, at least 1", 1)
-count_or_none: Final = partial(_whole, _TIMES, "a number such as 0, 1000 or 10k", 0)
-_rate: Final = partial(_read, _TIMES, "a rate per second such as 0.5, 1000 or 10k")
-rate: Final = within(_rate, 1e-6, _MOST, "not a rate: leave it out for as fast as possible")
-share: Final = within(partial(_read, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01"), 0, 1, "more than all")
-heartbeat: Final = at_most(partial(_whole, _SECONDS, "whole seconds up to 65535", 0), 0xFFFF, "AMQP can say")
+count: Final = partial(_whole, _MULTIPLES, "a number such as 1000 or 10k, at least 1", 1)
+count_or_none: Final = partial(_whole, _MULTIPLES, "a number such as 0, 1000 or 10k", 0)
+_rate: Final = partial(_scaled, _MULTIPLES, "a rate per second such as 0.5, 1000 or 10k")
+rate: Final = within(_rate, 1e-6, _QUANTITY_MAX, "not a rate: leave it out for as fast as possible")
+share: Final = within(partial(_scaled, {"": 1.0, "%": 0.01}, "a share such as 1% or 0.01"), 0, 1, "more than all")
+heartbeat: Final = at_most(partial(_whole, _SECONDS, "whole seconds up to 65535", 0), 0xFFFF, "AMQP allows")
 _interval: Final = within(duration, 0.05, 3600, "not between 50ms and 1h")
 
 
@@ -103,13 +102,13 @@ def add(
     value: Any = None,
     dest: str = "",
 ) -> None:
-    """Add an option with one value, by default `value`; the last long one of its `names`, or `dest`, is its place."""
+    """Add an option with one value. Its attribute is `dest`, or else the last long name in `names`."""
     attribute, shown = dest or names.rpartition("--")[2].replace("-", "_"), ", default %(default)s" if value else ""
     group.add_argument(*names.split(), dest=attribute, metavar=metavar, type=kind, default=value, help=text + shown)
 
 
 def add_switch(group: argparse._ActionsContainer, names: str, text: str) -> None:
-    """Add an option without a value."""
+    """Add an option that takes no value."""
     group.add_argument(*names.split(), action="store_true", help=text)
 
 
@@ -122,8 +121,8 @@ def add_scenario(
 ) -> argparse.ArgumentParser:
     """Return a scenario's parser, with the options that every scenario has.
 
-    Shapes: the options have `scenario` (its name), `uri` (an Address), `pid` (a ProcessTree or None), `interval`
-    (seconds), `json` (None, "-" or a file's name), `plot`, `quiet`; `ports` are those of the URL's schemes.
+    Shapes: the parsed options have `scenario` (its name), `uri` (an Address), `pid` (a ProcessTree or None), `interval`
+    (seconds), `json` (None, "-" or a file name), `plot` and `quiet`; `ports` maps URL schemes to their default ports.
     """
     made: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, allow_abbrev=False, add_help=False
@@ -150,26 +149,26 @@ def add_time(group: argparse._ActionsContainer) -> None:
 
 
 def add_flow(group: argparse._ActionsContainer, consumer: str = "consumer") -> None:
-    """Add the options for numbers, rates and processes of publishers and consumers."""
+    """Add the options for message counts, rates and processes of publishers and consumers."""
     add(group, "-C --pmessages", "N", count, "publish N messages in total")
     add(group, "-D --cmessages", "N", count, "consume N messages in total")
     add(group, "-r --rate", "R", rate, "messages per second and publisher")
     add(group, "-R --consumer-rate", "R", rate, f"messages per second and {consumer}")
     processes = "number of processes for publishers, and for consumers (default one per core, at most 4)"
     add(group, "--processes", "N", count, processes)
-    unsent = "how much a publisher sends with one time stamp, and how much may wait in its kernel"
-    add(group, "--unsent", "SIZE", size, f"{unsent} (default: what the kernel takes)", 0)
+    unsent = "limit of what a publisher sends with one time stamp, and may have unsent in its kernel"
+    add(group, "--unsent", "SIZE", size, f"{unsent} (default: the kernel's)", 0)
 
 
 def add_load(parser: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     """Add the options for publishing and consuming, and return their group."""
     load = parser.add_argument_group("load")
-    add(load, "-x --publishers --producers", "N", count_or_none, "number of them", 1)
-    add(load, "-y --consumers", "N", count_or_none, "number of them", 1)
+    add(load, "-x --publishers --producers", "N", count_or_none, "number of publishers", 1)
+    add(load, "-y --consumers", "N", count_or_none, "number of consumers", 1)
     add(load, "-s --size", "SIZE", size, "size of a body in bytes", STAMP_BYTES)
     add(load, "-c --confirm", "N", count_or_none, "use confirms, with at most N unconfirmed messages", 0)
     add_flow(load)
-    prefetch = at_most(count_or_none, 0xFFFF, "AMQP can say")
+    prefetch = at_most(count_or_none, 0xFFFF, "AMQP allows")
     add(load, "-q --qos -P --prefetch", "N", prefetch, "unacked messages per consumer (default no limit)", 0)
     add_switch(load, "-a --autoack", "consume without acks")
     add(load, "-A --multi-ack-every --ack", "N", count, "one ack for N messages", 1, "ack_every")
@@ -190,10 +189,7 @@ def load_of(
     copies: int | None = None,
     demand: ReceiverPace | None = None,
 ) -> Load:
-    """Return the load that the options of `add_load` and `add_time` describe; `demand` replaces theirs.
-
-    Raises: BadOptions.
-    """
+    """Return the load that the options describe; `demand` replaces the consumers' pace. Raises: BadOptions."""
     return Load(
         address=options.uri,
         material=material,
@@ -220,26 +216,26 @@ def material_of(options: argparse.Namespace, exchange: str, keys: Sequence[str],
 
 
 def spread(queues: Sequence[str], consumers: int) -> tuple[tuple[str, ...], ...]:
-    """Return the queues of each consumer: one queue each, round-robin, or several if there are more queues."""
+    """Return the queues of each consumer: one each in rotation, or several if there are more queues than consumers."""
     if consumers >= len(queues):
         return tuple((queues[number % len(queues)],) for number in range(consumers)) if queues else ()
     return tuple(tuple(queues[number::consumers]) for number in range(consumers))
 
 
 def seconds_of(options: argparse.Namespace) -> float | None:
-    """Return the duration of a run, None for no limit: the default if no number ends the run."""
+    """Return the duration of a run, None for no limit; the default applies only if no number ends the run."""
     if getattr(options, "time", None) is not None:
         return options.time or None
-    return None if any(getattr(options, name, None) for name in _NUMBERS) else _DEFAULT_S
+    return None if any(getattr(options, name, None) for name in _LIMITS) else _DEFAULT_S
 
 
 def processes_of(options: argparse.Namespace) -> int:
-    """Return the maximum number of publisher processes, which is also that of consumer processes."""
-    return options.processes or min(MOST_PROCESSES, cores())
+    """Return the maximum number of publishing processes, and of consuming processes."""
+    return options.processes or min(PROCESSES_MAX, cores())
 
 
 def _demand(options: argparse.Namespace) -> ReceiverPace:
-    """Return the pace of receiving and acking of consumers. Raises: BadOptions."""
+    """Return how consumers receive and ack. Raises: BadOptions."""
     if options.autoack and options.ack_every > 1:
         raise BadOptions("--autoack and --multi-ack-every do not go together")
     if not options.autoack and 0 < options.prefetch < options.ack_every:
@@ -250,7 +246,7 @@ def _demand(options: argparse.Namespace) -> ReceiverPace:
 def check_sides(options: argparse.Namespace, both: str = "") -> None:
     """Check that the options include the publishers or consumers that the run needs.
 
-    Shapes: `both` is the problem if either is missing; "" if the scenario can do without one.
+    Shapes: `both` is the error text if the scenario needs both sides, "" if it does not.
     Raises: BadOptions.
     """
     needed = {
@@ -266,8 +262,8 @@ def check_sides(options: argparse.Namespace, both: str = "") -> None:
 
 
 def masked(words: Sequence[str]) -> list[str]:
-    """Return the words of a command line without the credentials in its URLs."""
-    return [LOGIN.sub("//***@", word) for word in words]
+    """Return the words of a command line with the credentials in URLs masked."""
+    return [CREDENTIALS.sub("//***@", word) for word in words]
 
 
 def _address(text: str, ports: Mapping[str, int]) -> Address:

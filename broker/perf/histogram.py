@@ -1,4 +1,4 @@
-"""Counts durations: three significant digits from a nanosecond to an hour, at a bounded size."""
+"""A histogram of durations with three significant digits, from a nanosecond to an hour, in bounded memory."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from itertools import accumulate
 
 HIGHEST_NS = 3_600 * 10**9
 
-_EXACT_BITS = 11  # 2048 is the first power of two that keeps three digits
+_EXACT_BITS = 11  # the fewest significant bits that preserve three decimal digits
 
 
 class Histogram:
-    """Count how often each duration occurred.
+    """Counts how often each duration occurred.
 
     Units: nanoseconds; a value below 0 counts as 0, a value above an hour as an hour.
-    Cost: two shifts and a look-up per record, and at most 33,000 different durations for any number of records.
+    Cost: two shifts and a look-up per record, and at most 33,000 distinct durations for any number of records.
     """
 
     def __init__(self) -> None:
         self._times: Counter[int] = Counter()
 
     def record(self, value_ns: int, count: int = 1) -> None:
-        """Count a duration `count` times, as the middle of the durations that share its first 11 bits."""
+        """Count a duration `count` times, rounded to the middle of the durations that share its first 11 bits."""
         if not 0 <= value_ns <= HIGHEST_NS:
             value_ns = 0 if value_ns < 0 else HIGHEST_NS
         if (shift := value_ns.bit_length() - _EXACT_BITS) > 0:
@@ -31,29 +31,26 @@ class Histogram:
         self._times[value_ns] += count
 
     def merge(self, other: Histogram) -> None:
-        """Add all counts of another histogram."""
         self._times.update(other._times)
 
     def clear(self) -> None:
-        """Reset all counts for the next interval."""
         self._times.clear()
 
     @property
     def count(self) -> int:
-        """The number of counted durations."""
         return self._times.total()
 
     @property
     def mean_ns(self) -> float:
-        """The mean; 0 if nothing was counted."""
+        """The mean; 0 without durations."""
         return sum(value * times for value, times in self._times.items()) / (self.count or 1)
 
     def percentile(self, percent: float) -> int:
-        """Return the duration that `percent` of all durations do not exceed, to three digits; 0 if there are none."""
+        """Return the smallest duration that `percent` of all durations do not exceed; 0 without durations."""
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[int]:
-        """Return `percentile` of each. Cost: one pass over the different durations for all of them."""
+        """Return `percentile` of each. Cost: one pass over the distinct durations for all of them."""
         values = sorted(self._times)
         if not values:
             return [0] * len(percents)

@@ -1,4 +1,4 @@
-"""The machine that runs the generator: its facts, its limit of open files, and the usage of a broker's processes."""
+"""The machine that runs the generator: its facts, its limit of open files, and the resources that a broker uses."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def cores() -> int:
 
 @dataclass(frozen=True, slots=True)
 class MachineFacts:
-    """The facts of a machine that figures depend on, without its name."""
+    """The facts about a machine that figures depend on, without its name."""
 
     cpu: str
     cores: int
@@ -36,7 +36,7 @@ class MachineFacts:
 
     @classmethod
     def here(cls) -> Self:
-        """Return the facts of this machine; `cores` counts those that this process may use."""
+        """Return the facts of this machine; `cores` are those that this process may use."""
         return cls(
             cpu=_cpu(),
             cores=cores(),
@@ -53,8 +53,8 @@ def _cpu() -> str:
     return next(names, "") or platform.machine()
 
 
-def make_room(sockets: int) -> None:
-    """Raise the soft limit of open files until `sockets` fit, at most to the hard limit.
+def raise_file_limit(sockets: int) -> None:
+    """Raise the soft limit of open files so that `sockets` fit, at most to the hard limit.
 
     Raises: Fault if the hard limit is too low, with the limit that would suffice.
     """
@@ -71,7 +71,7 @@ def make_room(sockets: int) -> None:
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     except (OSError, ValueError) as error:
-        raise Fault(f"{need}, of which there are {soft:,}: {error}") from None
+        raise Fault(f"{need}, and the limit is {soft:,}: {error}") from None
 
 
 class Stopwatch:
@@ -81,15 +81,13 @@ class Stopwatch:
         self._began_s, self._cpu_s = time.monotonic(), time.process_time()
 
     def seconds(self) -> float:
-        """Return the elapsed time; never 0."""
+        """Return the elapsed time, never 0."""
         return max(1e-9, time.monotonic() - self._began_s)
 
     def cpu_s(self) -> float:
-        """Return the CPU time that this process used."""
         return time.process_time() - self._cpu_s
 
     def busy_share(self) -> float:
-        """Return the CPU time of this process as a share of the elapsed time."""
         return min(1.0, self.cpu_s() / self.seconds())
 
 
@@ -122,7 +120,7 @@ class ProcessTree:
         return found
 
     def usage(self) -> TreeUsage:
-        """Return CPU seconds (user and system, with those of ended children), resident memory and its peak."""
+        """Return CPU time (user and system, with that of ended children), resident memory and its peak."""
         ticks = rss = peak = 0
         for pid in self.pids():
             ticks += sum(int(field) for field in _stat(pid)[11:15])
@@ -133,18 +131,18 @@ class ProcessTree:
 
     def reset_peak(self) -> None:
         """Reset the peak of resident memory, if the kernel permits it."""
-        with suppress(OSError):  # another user's process: the peak then covers its whole life and is never too low
+        with suppress(OSError):  # another user's process: the peak then covers its whole life, so it is never too low
             for pid in self.pids():
                 Path(f"/proc/{pid}/clear_refs").write_text(_RESET_PEAK)
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of /proc/PID/stat from the state on; utime, stime, cutime, cstime are 11 to 14."""
+    """Return the fields of /proc/PID/stat from the state on; fields 11 to 14 are utime, stime, cutime and cstime."""
     return _read(Path(f"/proc/{pid}/stat")).rpartition(")")[2].split()
 
 
 def _memory(pid: int) -> dict[str, int]:
-    """Return the kB values of /proc/PID/status, in bytes."""
+    """Return the values of /proc/PID/status that are given in kB, in bytes."""
     lines = (line.split() for line in _read(Path(f"/proc/{pid}/status")).splitlines() if line.endswith(" kB"))
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
 

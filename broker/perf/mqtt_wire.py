@@ -1,4 +1,4 @@
-"""MQTT 3.1.1 and 5 as a load generator needs them: packets, a client's connection, and what counts received packets."""
+"""MQTT 3.1.1 and 5 for a load generator: packets, a client's connection, and a scanner of received packets."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Final
 
 from broker.perf.faults import BrokenStream, Refusal
 from broker.perf.peer import CALL_LIMIT_S, Address, PeerSocket
-from broker.perf.scanner import Look, Scanner, equal_run
+from broker.perf.scanner import BodyCallback, Scanner, equal_run
 
 MQTT_PORTS: Final = MappingProxyType({"mqtt": 1883, "mqtts": 8883})
 VERSIONS: Final = MappingProxyType({"3.1.1": 4, "5": 5})  # name -> protocol level
-PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGRESP, DISCONNECT = 3, 4, 5, 6, 7, 13, 14  # a packet's first four bits
+PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP, PINGRESP, DISCONNECT = 3, 4, 5, 6, 7, 13, 14  # packet types
 PACKET_ID: Final = Struct(">H")
 
 _CONNACK, _SUBACK = 2, 9
-_REFUSED: Final = 0x80  # reason codes from here on are errors
-_UNROUTED: Final = 0x10
+_REFUSED: Final = 0x80  # this reason code and higher ones are errors
+_UNROUTED: Final = 0x10  # reason code "No matching subscribers"
 _RECEIVE_MAXIMUM, _MAXIMUM_QOS, _REASON = 0x21, 0x24, 0x1F
 _SIZES: Final = MappingProxyType(
     {0x11: 4, 0x13: 2, 0x21: 2, 0x22: 2, 0x24: 1, 0x25: 1, 0x27: 4, 0x28: 1, 0x29: 1, 0x2A: 1}
@@ -30,7 +30,7 @@ _FOREVER: Final = 0xFFFF_FFFF
 
 
 def packet(head: int, *parts: bytes) -> bytes:
-    """Return a packet with its remaining length."""
+    """Return a packet with its fixed header."""
     rest = b"".join(parts)
     left, length = len(rest), bytearray()
     while left > 127:
@@ -40,19 +40,19 @@ def packet(head: int, *parts: bytes) -> bytes:
 
 
 def text(value: str) -> bytes:
-    """Return a string as MQTT has it."""
+    """Return a string with its length, as MQTT encodes it."""
     raw = value.encode()
     return PACKET_ID.pack(len(raw)) + raw
 
 
 def publish(level: int, topic: str, body: bytes, qos: int, packet_id: int, *, retain: bool) -> bytes:
-    """Return a PUBLISH, which has no properties."""
+    """Return a PUBLISH without properties."""
     number = PACKET_ID.pack(packet_id) if qos else b""
     return packet(PUBLISH << 4 | qos << 1 | retain, text(topic), number, bytes(level == 5), body)
 
 
 def properties_of(raw: bytes) -> dict[int, int | str]:
-    """Return the first properties of a CONNACK or DISCONNECT, up to one that no broker sends there."""
+    """Return the first properties of a CONNACK or DISCONNECT, by identifier."""
     at, found = 1, dict[int, int | str]()
     while at < len(raw):
         name, size = raw[at], _SIZES.get(raw[at], 0)
@@ -68,7 +68,7 @@ def properties_of(raw: bytes) -> dict[int, int | str]:
 
 
 class MqttPeer(PeerSocket):
-    """A client's connection; no keep alive is agreed."""
+    """A client's connection, without keep alive."""
 
     round_trip = b"\xc0\x00"  # PINGREQ
 
@@ -82,44 +82,43 @@ class MqttPeer(PeerSocket):
         receive_maximum: int = 0,
         unsent_bytes: int = 0,
     ) -> None:
-        """Connect; a `lasting` session is deleted by close(). Raises: Refusal, OSError."""
+        """Connect; `close` deletes a `lasting` session. Raises: Refusal, OSError."""
         super().__init__(address.connect(CALL_LIMIT_S, 0, unsent_bytes))
-        self._again = (address, client_id, level) if lasting else None
+        self._lasting_session = (address, client_id, level) if lasting else None
         user = address.user if address.vhost == "/" else f"{address.vhost}:{address.user}"
-        own = b"\x11" + _FOREVER.to_bytes(4, "big") if lasting else b""
-        own += b"\x21" + PACKET_ID.pack(receive_maximum) if receive_maximum else b""
-        known = bytes((len(own),)) + own if level == 5 else b""
+        fields = b"\x11" + _FOREVER.to_bytes(4, "big") if lasting else b""
+        fields += b"\x21" + PACKET_ID.pack(receive_maximum) if receive_maximum else b""
+        properties_field = bytes((len(fields),)) + fields if level == 5 else b""
         flags = bytes((level, 0xC0 if lasting else 0xC2, 0, 0))
         login = text(user), text(address.password)
         try:
-            answer = self.call(packet(0x10, text("MQTT"), flags, known, text(client_id), *login), _CONNACK)
-            told = properties_of(answer[2:])
+            answer = self.call(packet(0x10, text("MQTT"), flags, properties_field, text(client_id), *login), _CONNACK)
+            properties = properties_of(answer[2:])
             if answer[1]:
-                raise Refusal(f"CONNACK {answer[1]:#04x} {told.get(_REASON, '')}".rstrip())
+                raise Refusal(f"CONNACK {answer[1]:#04x} {properties.get(_REASON, '')}".rstrip())
         except BaseException:
             self.socket.close()
             raise
         self._level = level
-        self.qos_max = int(told.get(_MAXIMUM_QOS, 2))
-        self.receive_maximum = int(told.get(_RECEIVE_MAXIMUM, 0xFFFF))
+        self.qos_max = int(properties.get(_MAXIMUM_QOS, 2))
+        self.receive_maximum = int(properties.get(_RECEIVE_MAXIMUM, 0xFFFF))
 
-    def scanner(self, *, lenient: bool = False, watch: Look | None = None) -> PacketScanner:
-        """Return the scanner of the bytes that the broker sends once messages flow."""
-        return PacketScanner(self._level, watch)
+    def scanner(self, *, lenient: bool = False, on_bodies: BodyCallback | None = None) -> PacketScanner:
+        return PacketScanner(self._level, on_bodies)
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
-        """Subscribe; `received` may hold packets when this returns. Raises: Refusal, OSError."""
+        """Subscribe; `received` may already contain packets when this returns. Raises: Refusal, OSError."""
         wanted = text(topic_filter) + bytes((qos,))
         answer = self.call(packet(0x82, PACKET_ID.pack(1), bytes(self._level == 5), wanted), _SUBACK)
         if answer[-1] >= _REFUSED:
             raise Refusal(f"SUBACK {answer[-1]:#04x} for '{topic_filter}'")
 
     def call(self, request: bytes, answer: int) -> bytes:
-        """Send a packet, and return the answer after its length. Raises: Refusal, OSError."""
+        """Send a packet, and return the answer without its fixed header. Raises: Refusal, OSError."""
         self.socket.sendall(request)
-        at = 0  # packets that came before stay in `received`
+        at = 0  # packets that arrive before the answer stay in `received`
         while True:
-            head = head_of(self.received, at, len(self.received))
+            head = header_sizes(self.received, at, len(self.received))
             if head is None or len(self.received) < at + head[1]:
                 self.receive()
             elif self.received[at] >> 4 == answer:
@@ -138,13 +137,13 @@ class MqttPeer(PeerSocket):
             stop_at = time.monotonic() + _CLOSE_LIMIT_S
             while self.socket.recv(65536) and time.monotonic() < stop_at:
                 continue
-        if self._again is not None:
+        if self._lasting_session is not None:
             with suppress(OSError, Refusal):
-                MqttPeer(*self._again).close()
+                MqttPeer(*self._lasting_session).close()
 
 
-def head_of(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None:
-    """Return the sizes of a packet's fixed header and of the packet; None if the header is incomplete."""
+def header_sizes(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None:
+    """Return the lengths of a packet's fixed header and of the packet; None if incomplete. Raises: BrokenStream."""
     size, shift = 0, 0
     for place in range(at + 1, min(end, at + 5)):
         size |= (buffer[place] & 127) << shift
@@ -157,30 +156,30 @@ def head_of(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None:
 
 
 class PacketScanner(Scanner):
-    """Count the packets that a broker sends to an MQTT client, and answer them.
+    """Counts the packets that a broker sends to an MQTT client, and prepares the answers.
 
-    Shapes: message number n of a publisher has packet id 1 + (n - 1) % `packet_ids`; `answers` are packets to send.
+    Shapes: message n of a publisher has packet id 1 + (n - 1) % `packet_ids`; `answers` are the packets to send.
     """
 
-    def __init__(self, level: int, watch: Look | None = None) -> None:
-        super().__init__(lenient=True, watch=watch)
+    def __init__(self, level: int, on_bodies: BodyCallback | None = None) -> None:
+        super().__init__(lenient=True, on_bodies=on_bodies)
         self.packet_ids = 1
         self.answers = b""
         self._level = level
 
     def take_answers(self) -> bytes:
-        """Return the packets to send, once."""
+        """Return and clear the packets to send."""
         answers, self.answers = self.answers, b""
         return answers
 
     def scan(self, buffer: bytearray, end: int) -> int:
-        """Count every whole packet in `buffer[:end]` and return how many bytes they occupy.
+        """Count every complete packet in `buffer[:end]` and return the length of these packets in bytes.
 
         Raises: Refusal, BrokenStream.
-        Cost: a few slices for packets of one kind and length in a row.
+        Cost: a few slices for consecutive packets of one kind and length.
         """
         at = 0
-        while (head := head_of(buffer, at, end)) is not None and at + head[1] <= end:
+        while (head := header_sizes(buffer, at, end)) is not None and at + head[1] <= end:
             first, stride = head
             kind = buffer[at] >> 4
             if kind == PUBLISH:
@@ -197,7 +196,7 @@ class PacketScanner(Scanner):
         return at
 
     def _messages(self, buffer: bytearray, at: int, end: int, first: int, stride: int) -> int:
-        """Count equal messages in a row."""
+        """Count consecutive messages that are equal to the first one in header and topic length; return how many."""
         qos = buffer[at] >> 1 & 3
         id_at = first + 2 + int.from_bytes(buffer[at + first : at + first + 2], "big")
         rest_at = id_at + (2 if qos else 0)
@@ -208,14 +207,14 @@ class PacketScanner(Scanner):
         count = equal_run(buffer, at, stride, (end - at) // stride, offsets)
         self.deliveries += count
         self.body_bytes += count * (stride - rest_at)
-        if self._watch and stride > rest_at:
-            self._watch(buffer, at + rest_at, stride, count)
+        if self._on_bodies and stride > rest_at:
+            self._on_bodies(buffer, at + rest_at, stride, count)
         if qos:
             self._answer(PUBACK << 4 if qos == 1 else PUBREC << 4, buffer, at + id_at, stride, count)
         return count
 
     def _acks(self, buffer: bytearray, at: int, end: int, stride: int) -> int:
-        """Count equal acknowledgements in a row."""
+        """Count consecutive acknowledgements of one kind and reason; return how many."""
         reason = buffer[at + 4] if stride > 4 else 0
         kind = buffer[at] >> 4
         count = equal_run(buffer, at, stride, (end - at) // stride, [0, 1, 4] if stride > 4 else [0, 1])
@@ -243,7 +242,7 @@ class PacketScanner(Scanner):
             confirms.add(done + 1 + (packet_id - 1 - done) % ids, multiple=False)
 
     def _answer(self, head: int, buffer: bytearray, id_at: int, stride: int, count: int) -> None:
-        """Answer packets whose ids are `stride` bytes apart."""
+        """Answer `count` packets whose ids are `stride` bytes apart."""
         stop = id_at + count * stride
         answers = bytearray(bytes((head, 2, 0, 0)) * count)
         answers[2::4] = buffer[id_at : stop - stride + 1 : stride]

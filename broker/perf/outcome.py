@@ -1,4 +1,4 @@
-"""The outcome of a run, as its processes reported it, and the result that is shown of it."""
+"""The outcome of a run, added up from the reports of its processes, and the result document made from it."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from broker.perf.result import (
     RunTotals,
 )
 
-_BUSY_SHARE: Final = 0.9  # of a core: above this share the generator limits the run
-_TICK_GRACE_S: Final = 0.5  # for the reports of an interval to arrive on a busy machine
-_LEAST_INTERVAL_S: Final = 0.001
+_BUSY_SHARE: Final = 0.9  # of a core: a busier generator process limits the run
+_TICK_GRACE_S: Final = 0.5  # how long to wait for late reports of an interval
+_INTERVAL_MIN_S: Final = 0.001
 _NOT_OPTIONS: Final = frozenset(("run", "scenario", "uri", "words", "json", "plot", "quiet", "pid", "version"))
-_TIMES: Final = frozenset(("due_times", "sent_times", "late_times", "confirm_times"))
+_HISTOGRAMS: Final = frozenset(("due_times", "sent_times", "late_times", "confirm_times"))
 _FLOWS: Final = ("published", "confirmed", "delivered")  # the counts of an interval
 
 
 class RunTally(NamedTuple):
-    """Messages since the run began, in one process or in all."""
+    """Counts of messages since the run began, in one process or in all."""
 
     published: int = 0
     confirmed: int = 0
@@ -43,30 +43,29 @@ class RunTally(NamedTuple):
     delivered: int = 0
     acked: int = 0
     deliver_bytes: int = 0
-    blocked: int = 0  # publishers that the broker blocks now
+    blocked: int = 0  # publishers that the broker currently blocks
 
     @classmethod
     def total(cls, tallies: Iterable[RunTally]) -> Self:
-        """Return the sum of these tallies."""
         return cls(*map(sum, zip(cls(), *tallies, strict=True)))
 
 
 @dataclass(slots=True)
 class RunOutcome:
-    """Counts and times of a run, as its processes report them by role.
+    """The counts and times of a run, as its processes report them by role.
 
-    Units: seconds since the beginning of the run, except `begin_s`, which is on the monotonic clock; `publish_s` and
-    `deliver_s` are the last publish (or its confirm) and the last delivery.
+    Units: seconds since the beginning of the run, but `begin_s` is on the monotonic clock; `publish_s` is the time of
+    the last publish or its confirm, `deliver_s` that of the last delivery.
     Invariant: the intervals add up to the tally.
     """
 
     progress: RunProgress
     interval_s: float
     begin_s: float = 0.0
-    moved_s: float = 0.0  # the time of the last change of a count
+    moved_s: float = 0.0  # when a count last changed
     tallies: dict[str, RunTally] = field(default_factory=dict)
-    told_ns: dict[str, int] = field(default_factory=dict)  # when each role reported last
-    done: dict[str, dict[str, Any]] = field(default_factory=dict)  # the last figures of the roles that are done
+    reported_ns: dict[str, int] = field(default_factory=dict)  # when each role reported last
+    done: dict[str, dict[str, Any]] = field(default_factory=dict)  # the final figures of the roles that are done
     intervals: list[Interval] = field(default_factory=list)
     seconds: float = 0.0
     publish_s: float = 0.0
@@ -77,47 +76,45 @@ class RunOutcome:
     confirm_times: Histogram = field(default_factory=Histogram)
     before: TreeUsage | None = None
     after: TreeUsage | None = None
-    queued_at_end: int = 0  # messages in the queues when the publishers had finished
+    queued_at_end: int = 0  # messages in the queues when the publishers finished
     left_behind: int = 0  # messages not delivered when the time was over
-    cpu_s: float = 0.0  # of the generator
-    busy_share: float = 0.0  # of its busiest process
+    cpu_s: float = 0.0  # of all generator processes
+    busy_share: float = 0.0  # of the busiest generator process
     failures: list[str] = field(default_factory=list)
     interrupted: bool = False
-    _within: Histogram = field(default_factory=Histogram)  # due times of the interval
+    _interval_times: Histogram = field(default_factory=Histogram)  # `due_times` of the current interval
     _shown: RunTally = field(default_factory=RunTally)
 
     @property
     def tally(self) -> RunTally:
-        """The sum of all tallies."""
         return RunTally.total(self.tallies.values())
 
-    def told_since(self, at_s: float, roles: frozenset[str]) -> bool:
-        """Return whether each of these roles has reported at this time or later, or is done."""
+    def reported_since(self, at_s: float, roles: frozenset[str]) -> bool:
+        """Return whether each of these roles is done or has reported at this time or later."""
         at_ns = (self.begin_s + at_s) * 1e9
-        return all(role in self.done or self.told_ns.get(role, 0) >= at_ns for role in roles)
+        return all(role in self.done or self.reported_ns.get(role, 0) >= at_ns for role in roles)
 
-    def take(self, role: str, figures: dict[str, Any], *, done: bool) -> None:
-        """Enter the report of a role."""
+    def add_report(self, role: str, figures: dict[str, Any], *, done: bool) -> None:
         if figures["tally"] != self.tallies.get(role):
             self.moved_s = time.monotonic() - self.begin_s
         self.tallies[role] = figures["tally"]
-        self.told_ns[role] = figures["at_ns"]
-        for name in _TIMES & figures.keys():
+        self.reported_ns[role] = figures["at_ns"]
+        for name in _HISTOGRAMS & figures.keys():
             getattr(self, name).merge(figures[name])
         if "due_times" in figures:
-            self._within.merge(figures["due_times"])
+            self._interval_times.merge(figures["due_times"])
         if done:
             self.done[role] = figures
 
     def show_intervals(self, at_s: float, roles: frozenset[str]) -> None:
-        """Show the intervals that are over and that all of these roles have reported."""
+        """Show the intervals that have ended and that all of these roles have reported."""
         while at_s >= (end_s := self._shown_s + self.interval_s):
-            if at_s < end_s + _TICK_GRACE_S and not self.told_since(end_s, roles):
+            if at_s < end_s + _TICK_GRACE_S and not self.reported_since(end_s, roles):
                 return
             self._show(end_s)
 
     def conclude(self, publishers: frozenset[str], consumers: frozenset[str]) -> None:
-        """Enter the times of these roles, the remaining counts and the failures."""
+        """Set the end times of these roles, and add the remaining counts and the failures."""
         now_s, last = time.monotonic() - self.begin_s, self.done.values()
         self.cpu_s = sum(figures["cpu_s"] for figures in last)
         self.busy_share = max((figures["busy_share"] for figures in last), default=0.0)
@@ -127,7 +124,7 @@ class RunOutcome:
         blocked = next((text for figures in last if (text := figures.get("blocked_for"))), "")
         if blocked:
             self.failures.append(f"the broker accepts no messages (connection.blocked): {blocked}")
-        if self.seconds > self._shown_s + _LEAST_INTERVAL_S:
+        if self.seconds > self._shown_s + _INTERVAL_MIN_S:
             self._show(self.seconds)
         elif self.intervals:
             late, last_one = self._interval(self._shown_s), self.intervals[-1]
@@ -139,28 +136,26 @@ class RunOutcome:
         return self.intervals[-1].at_s if self.intervals else 0.0
 
     def _ended_s(self, roles: frozenset[str], now_s: float) -> float:
-        """Return when the last of these roles finished its last message, `now_s` for a role that is not done."""
+        """Return when the last of these roles handled its last message; `now_s` if any of them is not done."""
         if not roles <= self.done.keys():
             return now_s
         ended_ns: int = max((self.done[role]["ended_ns"] for role in roles), default=0)
         return max(0.0, ended_ns / 1e9 - self.begin_s)
 
     def _show(self, at_s: float) -> None:
-        """Add the interval that ends here."""
         interval, seconds = self._interval(at_s), at_s - self._shown_s
         self.intervals.append(interval)
         self.progress.show(interval_line(interval, seconds))
-        self._within.clear()
+        self._interval_times.clear()
         self._shown = self.tally
 
     def _interval(self, at_s: float) -> Interval:
-        """Return what was reported since the last interval."""
+        """Return what was reported since the previous interval."""
         tally = self.tally
         since = {name: getattr(tally, name) - getattr(self._shown, name) for name in _FLOWS}
-        return Interval(at_s, **since, latency_us=LatencyPair.of(self._within))
+        return Interval(at_s, **since, latency_us=LatencyPair.of(self._interval_times))
 
     def totals(self, body_bytes: int) -> RunTotals:
-        """Return the counts with their rates."""
         tally = self.tally
         return RunTotals(
             *tally[:6],
@@ -172,7 +167,7 @@ class RunOutcome:
         )
 
     def process(self) -> ProcessUse | None:
-        """Return the usage of the broker's process, None if it was not measured."""
+        """Return what the broker's processes used, None if it was not measured."""
         if self.before is None or self.after is None:
             return None
         cpu_s, messages = self.after.cpu_s - self.before.cpu_s, max(self.tally.published, self.tally.delivered)
@@ -182,10 +177,7 @@ class RunOutcome:
     def result(
         self, options: Namespace, product: str, figures: Mapping[str, Figure], ceiling_per_s: float | None
     ) -> Result:
-        """Return the result document of a run that ends now.
-
-        Its options are JSON values, without output targets and credentials.
-        """
+        """Return the result document of a run that ends now. Its options omit output targets and credentials."""
         undelivered = {"queued_at_end": self.queued_at_end, "left_behind": self.left_behind}
         started = datetime.fromtimestamp(time.time() - self.seconds, UTC)
         return Result(
@@ -210,7 +202,7 @@ class RunOutcome:
 def cost_figures(
     before: TreeUsage | None, after: TreeUsage | None, count: int, *, cpu: str = "", memory: str = ""
 ) -> dict[str, Figure]:
-    """Return, under these names, the broker's CPU time and growth for each of `count`; none if they are unknown."""
+    """Return the broker's CPU time and memory growth per item, under the names that are not ""; {} if unknown."""
     if before is None or after is None or not count:
         return {}
     cpu_us, grown_bytes = (after.cpu_s - before.cpu_s) / count * 1e6, max(0, after.rss_bytes - before.rss_bytes) / count
@@ -219,6 +211,6 @@ def cost_figures(
 
 
 def time_figures(name: str, times: Histogram) -> dict[str, Figure]:
-    """Return the median and the 99th percentile as figures; none if nothing was counted."""
+    """Return the median and the 99th percentile as figures; {} for an empty histogram."""
     pair = LatencyPair.of(times)
     return {f"{name}_p50": Figure(pair.p50, "us"), f"{name}_p99": Figure(pair.p99, "us")} if pair else {}

@@ -1,4 +1,4 @@
-"""Writes results as one self-contained HTML page: headline figures, charts, comparison and options."""
+"""Render results as one self-contained HTML page: headline figures, charts, comparison and options."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from broker.figures.numerals import count_text, digits, duration_text, rate_text
 from broker.perf.result import Generator, Interval, Latency, Result
 from broker.perf.table import Measure, bottleneck_text, labels, latency_rows, option_texts, rows
 
-Point = Callable[[str, Interval, float], tuple[float, str] | None]  # of a series in an interval: value, text
+Point = Callable[[str, Interval, float], tuple[float, str] | None]  # (series, interval, its length) -> (value, text)
 
-_SHORT: Final = 0.2  # of the longest interval
+_LENGTH_MIN: Final = 0.2  # of the longest interval; a shorter one gives no meaningful rate
 _RATES: Final = ("published", "confirmed", "delivered")
 _PERCENTILES: Final = ("p50", "p99")
 _COUNTS: Final = ("published", "confirmed", "nacked", "returned", "delivered", "acked")
 _TILES: Final = (*_COUNTS, "latency p50", "latency p99", "broker CPU/message", "broker peak memory")
-_MOST_TILES: Final = 8
+_TILES_MAX: Final = 8
 
 
-def pictures(results: Sequence[Result], names: Sequence[str]) -> list[str]:
-    """Return the charts that the results have figures for."""
+def charts(results: Sequence[Result], names: Sequence[str]) -> list[str]:
+    """Return the charts for which the results have figures."""
     per_s = partial(even_axis, "per second", text=short_text)
     rates = _over_time(results, names, "Messages{} per second", _RATES, _rate, per_s, nested=len(results) == 1)
     times = partial(decade_axis, "", text=duration_text)
@@ -43,12 +43,12 @@ def _over_time(
     *,
     nested: bool = False,
 ) -> Iterator[str]:
-    """Yield the charts: one with all series of a single result, or else one for each series."""
-    charts = [(title.format(""), [(results[0], one, one) for one in series])]
+    """Yield the charts over time: all series of a single result in one, or else one for each series."""
+    contents = [(title.format(""), [(results[0], one, one) for one in series])]
     if len(results) > 1:
         pairs = list(zip(results, names, strict=True))
-        charts = [(title.format(f" {one}"), [(result, one, name) for result, name in pairs]) for one in series]
-    for shown, members in charts:
+        contents = [(title.format(f" {one}"), [(result, one, name) for result, name in pairs]) for one in series]
+    for shown, members in contents:
         lines = [_line(*member, colour, point) for colour, member in enumerate(members)]
         lines = [line for line in lines if any(value for _, value, _ in line.points)]
         points = [point for line in lines for point in line.points]
@@ -59,7 +59,7 @@ def _over_time(
 
 def _line(result: Result, series: str, name: str, colour: int, point: Point) -> Line:
     points = []
-    for interval, seconds in _lengths(result.intervals):
+    for interval, seconds in _with_lengths(result.intervals):
         if (found := point(series, interval, seconds)) is not None:
             points.append((interval.at_s, found[0], f"{found[1]} at {interval.at_s:.1f} s"))
     return Line(name, points, colour)
@@ -77,11 +77,11 @@ def _percentile(series: str, interval: Interval, _seconds: float) -> tuple[float
     return us, duration_text(us)
 
 
-def _lengths(intervals: Sequence[Interval]) -> Iterator[tuple[Interval, float]]:
-    """Yield each interval with its length; omit an interval too short for a rate, such as the remainder of a run."""
+def _with_lengths(intervals: Sequence[Interval]) -> Iterator[tuple[Interval, float]]:
+    """Yield each interval with its length, except those too short for a rate, such as the remainder of a run."""
     begins = [0.0, *(interval.at_s for interval in intervals)]
     lengths = [interval.at_s - begin for interval, begin in zip(intervals, begins, strict=False)]
-    least = max((0.0, *lengths)) * _SHORT
+    least = max((0.0, *lengths)) * _LENGTH_MIN
     return ((interval, length) for interval, length in zip(intervals, lengths, strict=True) if length > least)
 
 
@@ -93,20 +93,20 @@ def _distribution(results: Sequence[Result], names: Sequence[str]) -> list[str]:
     found = [(at, name, latency) for at, (name, latency) in enumerate(named) if latency]
     if not found:
         return []
-    lines = [Line(name, _spread(latency), colour) for colour, name, latency in found]
+    lines = [Line(name, _curve(latency), colour) for colour, name, latency in found]
     values = [us for line in lines for _, us, _ in line.points]
     rarest = slowest_percent(max(latency.count for _, _, latency in found))
     x = percentile_axis("percent of the messages that are as fast or faster", rarest)
     return [line_chart("Latency by percentile", x, decade_axis("", values, duration_text), lines).figure()]
 
 
-def _spread(latency: Latency) -> list[tuple[float, float, str]]:
+def _curve(latency: Latency) -> list[tuple[float, float, str]]:
     last = slowest_percent(latency.count)
     return [(min(at, last), us, f"{at:.6g} % within {duration_text(us)}") for at, us in latency.distribution]
 
 
 def page(results: Sequence[Result]) -> str:
-    """Return the page of one result, or of several side by side. Raises: ValueError without a result."""
+    """Return the page of one result, or of several side by side. Raises: ValueError for no results."""
     if not results:
         raise ValueError("a page shows at least one result")
     names = labels(results)
@@ -116,18 +116,18 @@ def page(results: Sequence[Result]) -> str:
     counted = [name for name in _COUNTS if any(getattr(result.totals, name) for result in results)]
     counts = [{name: count_text(getattr(result.totals, name)) for name in counted} for result in results]
     subtitle = f"{first.started}, {duration_text(first.seconds * 1e6)}" if alone else "Ratios are to the first column."
-    charts = "".join(pictures(results, names)) + (_latencies(first) if alone else "")
+    drawn = "".join(charts(results, names)) + (_latencies(first) if alone else "")
     parts = [
         f'<header><h1>{escaped(title)}</h1><p class="soft">{escaped(subtitle)}</p></header>\n',
         *(_failures(result, name, alone=alone) for result, name in zip(results, names, strict=True)),
         _tiles(measures) if alone else _comparison(measures, names),
         *(_generator(result, name, alone=alone) for result, name in zip(results, names, strict=True)),
-        f'<section class="charts">\n{charts}</section>\n' if charts else "",
+        f'<section class="charts">\n{drawn}</section>\n' if drawn else "",
         '<section class="sheets">' if alone else "",
         _facts("Figures", [{row.name: row.text(0) for row in measures if row.own}], names[:1]) if alone else "",
         _facts("Counts", counts, names),
         _facts("Options", [option_texts(result) for result in results], names),
-        _facts("Broker, generator and machine", [_place(result) for result in results], names),
+        _facts("Broker, generator and machine", [_environment(result) for result in results], names),
         "</section>\n" if alone else "",
         _commands(results),
     ]
@@ -142,9 +142,9 @@ def _failures(result: Result, name: str, *, alone: bool) -> str:
 
 
 def _tiles(measures: Sequence[Measure]) -> str:
-    """Return the headline tiles; a scenario without messages shows its own figures."""
+    """Return the headline tiles. A scenario without messages fills them with its own figures."""
     shown = [row for row in measures if row.name in _TILES and not row.own]
-    shown += [row for row in measures if row.own][: max(0, _MOST_TILES - len(shown))]
+    shown += [row for row in measures if row.own][: max(0, _TILES_MAX - len(shown))]
     return tiles([(row.text(0), row.name) for row in shown])
 
 
@@ -176,7 +176,7 @@ def _generator(result: Result, name: str, *, alone: bool) -> str:
 
 
 def _latencies(result: Result) -> str:
-    """Return the latencies as a card beside the charts; "" if none were measured."""
+    """Return a table of the latencies, to stand beside the charts; "" if none were measured."""
     found = latency_rows(result)
     if not found:
         return ""
@@ -186,7 +186,7 @@ def _latencies(result: Result) -> str:
 
 
 def _facts(title: str, columns: Sequence[Mapping[str, str]], names: Sequence[str]) -> str:
-    """Return a table of facts with a column for each result, which marks the differences."""
+    """Return a table of facts with a column for each result. Rows of options that differ are marked."""
     shown = {name: [column.get(name, "") for column in columns] for column in columns for name in column}
     if not any(any(values) for values in shown.values()):
         return ""
@@ -202,7 +202,7 @@ def _facts(title: str, columns: Sequence[Mapping[str, str]], names: Sequence[str
     return f'<div class="wide"><h2>{escaped(title)}</h2>{made}</div>\n'
 
 
-def _place(result: Result) -> dict[str, str]:
+def _environment(result: Result) -> dict[str, str]:
     broker, used, cpu_s, machine = result.broker, result.process, result.generator.cpu_s, result.machine
     return {
         "broker": broker.product,

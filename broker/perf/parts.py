@@ -1,4 +1,4 @@
-"""The load of a run, and the parts of the generator's processes in it: a crowd of publishers, or one of consumers."""
+"""The load of a run, and the publishers or consumers that one process of the generator runs."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from broker.perf.crew import Crowd
 from broker.perf.faults import Fault, Refusal
 from broker.perf.histogram import Histogram
-from broker.perf.machine import make_room
+from broker.perf.machine import raise_file_limit
 from broker.perf.peer import Address, PeerConnection, PeerSocket, RelayPeer
-from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
+from broker.perf.process_group import ConnectionGroup
+from broker.perf.receiver import DeliveryQuota, LatencyRecorder, Receiver, ReceiverPace
 from broker.perf.sender import Sender, SenderPace
 from broker.perf.spool import CHUNK_BYTES, Material, Spool
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, FRAME_MAX_BYTES, FRAME_OVERHEAD_BYTES, PUBLISH_CHANNEL
 
-_SPOOLS_BYTES: Final = 268_435_456  # of all publishers of a process
-_NO_STRIDE: Final = 1 << 62  # bytes: a relay confirms no message
-_FLUSH_NS: Final = 1_000_000_000  # to finish partly sent messages at the end of the run
-_CONFIRM_NS: Final = 5_000_000_000  # to receive their confirms
+_SPOOLS_BYTES: Final = 268_435_456  # for the spools of all publishers of a process
+_NO_CONFIRMS: Final = 1 << 62  # a stride in bytes that no publisher ever sends, so the relay confirms nothing
+_FLUSH_NS: Final = 1_000_000_000  # to finish sending partly sent messages at the end of the run
+_CONFIRM_NS: Final = 5_000_000_000  # to receive the last confirms
 _SETTLE_LIMIT_S: Final = 30.0
 _ACK_LIMIT_S: Final = 5.0
 
@@ -33,7 +33,7 @@ class Share:
     numbers: range
 
 
-class Publishers(Crowd):
+class Publishers(ConnectionGroup):
     """The publishing connections of one process."""
 
     def __init__(self, share: Share) -> None:
@@ -43,7 +43,7 @@ class Publishers(Crowd):
         self.times = {"confirm_times": self._confirm_times}
         self._share = share
         count = len(share.numbers)
-        make_room(count)
+        raise_file_limit(count)
         room_bytes = max(_SPOOLS_BYTES // count, CHUNK_BYTES // 16)
         if count > 1:
             room_bytes = min(room_bytes, 4 * CHUNK_BYTES)
@@ -55,12 +55,11 @@ class Publishers(Crowd):
         return Sender(_publisher(load, spool), spool, load.pace(number), self._confirm_times, load.unsent_bytes)
 
     def start(self, at_ns: int) -> None:
-        """Start the schedules, each slightly later than the one before."""
+        """Start the schedules, each slightly later than the previous one."""
         for number, member in zip(self._share.numbers, self.members, strict=True):
             member.start(at_ns + int(self._share.load.stagger_s(number) * 1e9))
 
     def stop(self, now_ns: int) -> None:
-        """Stop publishing."""
         super().stop(now_ns)
         for member in self.members:
             member.stop()
@@ -77,7 +76,7 @@ class Publishers(Crowd):
         return now_ns - self.stop_ns > (_FLUSH_NS if flushing else _CONFIRM_NS)
 
     def settle(self, fault: str) -> dict[str, Any]:
-        """Return the figures after the broker has read everything and sent all returns."""
+        """Return the final figures, once the broker has read everything and sent all returns."""
         figures: dict[str, Any] = {}
         try:
             if not fault and self._unsettled():
@@ -91,16 +90,16 @@ class Publishers(Crowd):
         return figures | {"tally": self.tally(), "blocked_for": blocked_for, "ended_ns": time.monotonic_ns()}
 
     def _unsettled(self) -> bool:
-        """Return whether only a round trip can show that the broker has read everything."""
+        """Return whether only a round trip can prove that the broker has read everything."""
         load, whole = self._share.load, all(member.flushed for member in self.members)
         asked = load.material.mandatory or not self.stop_ns
         return whole and asked and not load.material.relayed and not load.window
 
 
 def _publisher(load: Load, spool: Spool) -> PeerSocket:
-    """Return a publishing connection. Raises: Refusal, OSError."""
+    """Return the connection of a publisher. Raises: Refusal, OSError."""
     if load.material.relayed:
-        return RelayPeer(load.address, spool.stride if load.window else _NO_STRIDE, load.unsent_bytes)
+        return RelayPeer(load.address, spool.stride if load.window else _NO_CONFIRMS, load.unsent_bytes)
     peer = PeerConnection(load.address, PUBLISH_CHANNEL, unsent_bytes=load.unsent_bytes)
     body_bytes, most_bytes = load.material.body_bytes, peer.frame_max_bytes
     if min(body_bytes + FRAME_OVERHEAD_BYTES, FRAME_MAX_BYTES) > most_bytes:
@@ -110,41 +109,40 @@ def _publisher(load: Load, spool: Spool) -> PeerSocket:
     return peer
 
 
-class Consumers(Crowd):
+class Consumers(ConnectionGroup):
     """The consuming connections of one process."""
 
     def __init__(self, share: Share) -> None:
         """Connect all consumers and start them. Raises: Refusal, OSError."""
-        self._watch = Watch(share.load.demand.body_bytes)
-        self.times = self._watch.times
+        self._latencies = LatencyRecorder(share.load.demand.body_bytes)
+        self.times = self._latencies.times
         self._quota = DeliveryQuota(share.load.deliveries)
-        make_room(len(share.numbers))
+        raise_file_limit(len(share.numbers))
         self.members: Sequence[Receiver] = [
             member for number in share.numbers for member in self._connect(share.load, number)
         ]
 
     def _connect(self, load: Load, consumer: int) -> Iterator[Receiver]:
         if load.material.relayed:
-            yield Receiver(RelayPeer(load.address, 0), load.demand, self._watch, self._quota)
+            yield Receiver(RelayPeer(load.address, 0), load.demand, self._latencies, self._quota)
             return
         peer, queues = PeerConnection(load.address, CONSUME_CHANNEL), load.queues[consumer]
         auto_ack = not load.demand.ack_every
         for number, queue in enumerate(queues):
             tag = CONSUMER_TAG if len(queues) == 1 else f"{CONSUMER_TAG}-{number:06d}"
             peer.consume(queue, tag, auto_ack=auto_ack, prefetch=0 if auto_ack else load.prefetch)
-        yield Receiver(peer, load.demand, self._watch, self._quota)
+        yield Receiver(peer, load.demand, self._latencies, self._quota)
 
     def start(self, at_ns: int) -> None:
-        """Start counting."""
-        self._watch.start(at_ns)
+        self._latencies.start(at_ns)
         super().start(at_ns)
 
     def finished(self, now_ns: int) -> bool:
-        """Return whether the consumers were told to stop, or have received their limit."""
+        """Return whether the consumers were told to stop or have received the limit."""
         return bool(self.stop_ns) or not self._quota.left
 
     def settle(self, fault: str) -> dict[str, Any]:
-        """Ack the remaining deliveries and return the figures, with the time of the last delivery. Raises: OSError."""
+        """Ack the remaining deliveries and return the final figures. Raises: OSError."""
         for member in self.members:
             if not fault:
                 member.finish(_ACK_LIMIT_S)
@@ -153,12 +151,12 @@ class Consumers(Crowd):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The messages to publish and consume, their source and destination, and the duration.
+    """The work of a run: what is published and consumed, on which broker, how fast and for how long.
 
-    Shapes: `queues` holds the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
+    Shapes: `queues` has the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
     consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
-    the number of messages that the queues held before the run; `unsent_bytes` is how much the kernel accepts from a
-    publisher before it must send, 0 for its default; `publishing` and `consuming` connect the clients of one process.
+    the number of messages in the queues before the run; `unsent_bytes` limits what a publisher may have unsent in its
+    kernel, 0 for the kernel's default; `publishing` and `consuming` connect the clients of one process.
     """
 
     address: Address
@@ -177,30 +175,28 @@ class Load:
     ready: int = 0
     processes: int = 1
     unsent_bytes: int = 0
-    publishing: Callable[[Share], Crowd] = Publishers
-    consuming: Callable[[Share], Crowd] = Consumers
+    publishing: Callable[[Share], ConnectionGroup] = Publishers
+    consuming: Callable[[Share], ConnectionGroup] = Consumers
 
     def publish_shares(self) -> list[Share]:
-        """Return the publishers of each publishing process."""
         return self._shares(self.producers, self.processes)
 
     def consume_shares(self) -> list[Share]:
-        """Return the consumers of each consuming process; one process alone counts a given number of deliveries."""
+        """Return the share of each consuming process; a limit on deliveries requires a single process."""
         return self._shares(len(self.queues), 1 if self.deliveries is not None else self.processes)
 
     def pace(self, number: int) -> SenderPace:
-        """Return how a publisher publishes."""
         messages = self.messages
         if messages is not None:
             messages = messages // self.producers + (number < messages % self.producers)
         return SenderPace(self.window, messages, self.per_s)
 
     def first_key(self, number: int) -> int:
-        """Return the index of a publisher's first routing key; publishers begin at different keys."""
+        """Return the index of a publisher's first routing key; publishers start at different keys."""
         return number * len(self.material.keys) // self.producers
 
     def stagger_s(self, number: int) -> float:
-        """Return how much later than the first a publisher starts: they are spread over the period of a rate."""
+        """Return a publisher's delay after the first one: the starts are spread over one period of the rate."""
         return number / self.producers / self.per_s if self.per_s else 0.0
 
     def _shares(self, count: int, processes: int) -> list[Share]:

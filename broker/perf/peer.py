@@ -1,4 +1,4 @@
-"""AMQP client connections: the scripts of their handshakes, topology calls over a blocking socket, the bare socket."""
+"""Client connections: AMQP handshakes as scripts, topology calls over a blocking socket, and the raw socket."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from broker.perf import wire
 from broker.perf.faults import Refusal
-from broker.perf.scanner import Look, Scanner, reason
+from broker.perf.scanner import BodyCallback, Scanner, reason
 from broker.perf.wire import EMPTY, FRAME_MAX_BYTES, Table
 
 T = TypeVar("T")
@@ -25,15 +25,15 @@ Pending = TypeVar("Pending", bytes, memoryview)
 
 CALL_LIMIT_S = 30.0
 _CLOSE_LIMIT_S = 2.0
-_NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # of no interest to a connection without messages
-_CALLS_AT_ONCE = 100  # few enough for the answers to fit into the socket buffer meanwhile
+_NOTICES = (wire.CONNECTION_BLOCKED, wire.CONNECTION_UNBLOCKED)  # ignored until messages flow
+_CALLS_AT_ONCE = 100  # few enough that the answers fit into the socket buffer before the first is read
 AMQP_PORTS = MappingProxyType({"amqp": 5672, "amqps": 5671})
-NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
-LOGIN = re.compile(r"//\S*@")
+WOULD_BLOCK = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+CREDENTIALS = re.compile(r"//\S*@")
 RELAY_HEAD: Final = Struct(">Q")
-ROOM_BYTES: Final = 1 << 20
-_ROOM: Final = bytearray(ROOM_BYTES)  # which all connections of a process read into, one after the other
-_VIEW: Final = memoryview(_ROOM)
+BUFFER_BYTES: Final = 1 << 20
+_BUFFER: Final = bytearray(BUFFER_BYTES)  # shared by all connections of a process, each read in turn
+_VIEW: Final = memoryview(_BUFFER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +53,16 @@ class Address:
     def parse(cls, url: str, ports: Mapping[str, int] = AMQP_PORTS) -> Self:
         """Return the parts of a URL; omitted parts have RabbitMQ's defaults.
 
-        Shapes: `ports` has the schemes, and their ports.
-        Raises: ValueError, without the URL's password.
+        Shapes: `ports` maps the accepted schemes to their default ports.
+        Raises: ValueError, whose text omits the URL's password.
         """
         parts = urlsplit(url)
         if parts.scheme not in ports or not parts.hostname:
-            raise ValueError(f"not an {':// or '.join(ports)}:// URL: {LOGIN.sub('//***@', url)}")
+            raise ValueError(f"not an {':// or '.join(ports)}:// URL: {CREDENTIALS.sub('//***@', url)}")
         try:
             port = parts.port or ports[parts.scheme]
         except ValueError:
-            raise ValueError(f"the port is none: {LOGIN.sub('//***@', url)}") from None
+            raise ValueError(f"the port is not valid: {CREDENTIALS.sub('//***@', url)}") from None
         vhost = unquote(parts.path[1:]) if len(parts.path) > 1 else "/"
         user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
         query = parse_qs(parts.query)
@@ -76,14 +76,13 @@ class Address:
 
     @property
     def family(self) -> socket.AddressFamily:
-        """The address family of the host."""
         return socket.AF_INET6 if ":" in self.host else socket.AF_INET
 
     def connect(self, limit_s: float, receive_bytes: int = 0, unsent_bytes: int = 0) -> socket.socket:
         """Return a connected socket, through TLS if the URL says so.
 
-        Units: the kernel's receive buffer, and what it accepts before it must send; 0 for its defaults.
-
+        Shapes: `receive_bytes` is the size of the kernel's receive buffer, `unsent_bytes` a limit of the bytes that the
+        kernel accepts before it has sent them; 0 for the kernel's defaults.
         Raises: OSError.
         """
         plain = socket.socket(self.family)
@@ -103,7 +102,7 @@ class Address:
             raise
 
     def tls_context(self) -> ssl.SSLContext:
-        """Return the TLS settings that the URL asks for. Raises: OSError for a CA file that cannot be read."""
+        """Return the TLS context that the URL describes. Raises: OSError for a CA file that cannot be read."""
         context = ssl.create_default_context(cafile=self.ca_file)
         if not self.verify:
             context.check_hostname = False
@@ -111,17 +110,17 @@ class Address:
         return context
 
 
-Ask = tuple[bytes, tuple[int, int]]
+Ask = tuple[bytes, tuple[int, int]]  # a request, and the method that answers it
 Script = Generator[Ask, bytes, Any]
 
 
 def opening(
     address: Address, heartbeat_s: int = 0, channels: Iterable[int] = ()
 ) -> Generator[Ask, bytes, tuple[str, int]]:
-    """Open a connection and its channels, each after the broker confirmed the one before.
+    """Open a connection and its channels, each after the broker has confirmed the previous one.
 
-    Shapes: a script is a generator: it yields a request with the name of the expected response, and receives that
-    response's payload. This one returns the broker's product with its version, and the agreed size of frames.
+    Shapes: a script is a generator that yields a request with the method of the expected answer and receives that
+    answer's payload. This one returns the broker's product with its version, and the agreed frame size.
     """
     start = yield wire.PROTOCOL_HEADER, wire.CONNECTION_START
     tune = yield wire.start_ok(address.user, address.password), wire.CONNECTION_TUNE
@@ -141,7 +140,7 @@ def closing() -> Script:
 
 
 def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
-    """Remove the first frame from a buffer and return its type and payload; None if it is incomplete."""
+    """Remove the first frame from a buffer, and return its type and payload; None if it is incomplete."""
     if len(buffer) < wire.FRAME_OVERHEAD_BYTES:
         return None
     kind, _, size_bytes = wire.FRAME_HEAD.unpack_from(buffer)
@@ -153,29 +152,29 @@ def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
     return kind, payload
 
 
-def answers(payload: bytes, awaited: tuple[int, int]) -> bool:
-    """Return whether a method is the awaited one, False for a notice. Raises: Refusal for any other."""
+def is_answer(payload: bytes, awaited: tuple[int, int]) -> bool:
+    """Return whether a method is the awaited one; False for a notice. Raises: Refusal for any other method."""
     name = wire.METHOD_HEAD.unpack_from(payload)
     if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
         raise Refusal(reason(payload))
     if name not in (awaited, *_NOTICES):
-        raise Refusal(f"the broker sent method {name} unasked")
+        raise Refusal(f"the broker sent method {name} unexpectedly")
     return name == awaited
 
 
 def send_some(end: socket.socket, pending: Pending) -> Pending:
-    """Send what a non-blocking socket accepts and return the rest. Raises: OSError."""
+    """Send what a non-blocking socket accepts, and return the rest. Raises: OSError."""
     try:
         return pending[end.send(pending) :]
-    except NOT_NOW:
+    except WOULD_BLOCK:
         return pending
 
 
 class PeerSocket:
-    """A connection that is used call by call until messages flow, and then without blocking.
+    """A connection for blocking calls until messages flow, and non-blocking from then on.
 
-    Shapes: `received` holds what was not used yet, at most a part of a frame once messages flow; the answer to
-    `round_trip` shows that the broker has read all that was sent before it.
+    Shapes: `received` has the bytes not processed yet, at most a part of a frame once messages flow; the answer to
+    `round_trip` proves that the broker has read everything sent before it.
     """
 
     channel = 0
@@ -185,47 +184,43 @@ class PeerSocket:
         self.socket = end
         self.received = bytearray()
 
-    def scanner(self, *, lenient: bool = False, watch: Look | None = None) -> Scanner:
-        """Return what counts the bytes that the broker sends once messages flow."""
-        return Scanner(lenient=lenient, watch=watch)
+    def scanner(self, *, lenient: bool = False, on_bodies: BodyCallback | None = None) -> Scanner:
+        """Return the scanner of the bytes that the broker sends once messages flow."""
+        return Scanner(lenient=lenient, on_bodies=on_bodies)
 
-    def scan(self, scan: Callable[[bytearray, int], int], whose: str, most_bytes: int = ROOM_BYTES // 2) -> bool:
-        """Receive what the socket has, let `scan` count it, and return whether anything was received.
+    def scan(self, scan: Callable[[bytearray, int], int], whose: str, read_max_bytes: int = BUFFER_BYTES // 2) -> bool:
+        """Receive what has arrived, pass it to `scan`, and return whether anything was received.
 
-        Raises: Refusal at the end of the stream, with the role of the connection; BrokenStream, OSError.
+        Raises: Refusal at the end of the stream, naming the role of the connection; BrokenStream, OSError.
         """
         fill = len(self.received)
-        _ROOM[:fill] = self.received
+        _BUFFER[:fill] = self.received
         try:
-            count = self.socket.recv_into(_VIEW[fill : fill + most_bytes])
-        except NOT_NOW:
+            count = self.socket.recv_into(_VIEW[fill : fill + read_max_bytes])
+        except WOULD_BLOCK:
             return False
         if not count:
             raise Refusal(f"the broker closed a {whose}'s connection")
         end = fill + count
-        self.received = _ROOM[scan(_ROOM, end) : end]
+        self.received = _BUFFER[scan(_BUFFER, end) : end]
         return True
 
     def receive(self) -> None:
-        """Wait for further bytes. Raises: Refusal, OSError."""
+        """Wait for more bytes. Raises: Refusal, OSError."""
         chunk = self.socket.recv(65536)
         if not chunk:
             raise Refusal("the broker closed the socket")
         self.received += chunk
 
     def close(self) -> None:
-        """Close the socket."""
         self.socket.close()
 
 
 class RelayPeer(PeerSocket):
-    """A connection to the bare relay: a head takes the place of AMQP's handshakes, and a byte answers it."""
+    """A connection to the bare relay: a header replaces AMQP's handshakes, and the relay answers it with one byte."""
 
     def __init__(self, address: Address, stride_bytes: int, unsent_bytes: int = 0) -> None:
-        """Connect a publisher, of whose messages each `stride_bytes` are confirmed, or a consumer with 0.
-
-        Raises: Refusal, OSError.
-        """
+        """Connect a publisher whose messages have `stride_bytes`, or with 0 a consumer. Raises: Refusal, OSError."""
         super().__init__(address.connect(CALL_LIMIT_S, 0, unsent_bytes))
         self.socket.sendall(RELAY_HEAD.pack(stride_bytes))
         self.receive()
@@ -233,12 +228,12 @@ class RelayPeer(PeerSocket):
 
 
 class PeerConnection(PeerSocket):
-    """A connection of AMQP with one open channel."""
+    """An AMQP connection with one open channel."""
 
     def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0, unsent_bytes: int = 0) -> None:
-        """Connect and open `channel`; the sizes bound the kernel's buffers (0: its defaults).
+        """Connect and open `channel`; the sizes limit the kernel's buffers, 0 for its defaults.
 
-        No heartbeats are agreed: a timer would distort the measurement.
+        No heartbeat is negotiated: its timer would distort the measurement.
         """
         super().__init__(address.connect(CALL_LIMIT_S, receive_bytes, unsent_bytes))
         self.channel = channel
@@ -266,7 +261,7 @@ class PeerConnection(PeerSocket):
 
     def await_method(self, answer: tuple[int, int]) -> bytes:
         """Return the payload of the next method frame, which must be `answer`. Raises: Refusal."""
-        while not answers(payload := self._method_payload(), answer):
+        while not is_answer(payload := self._method_payload(), answer):
             continue
         return payload
 
@@ -278,10 +273,7 @@ class PeerConnection(PeerSocket):
             self.receive()
 
     def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> list[bytes]:
-        """Send methods that have the same answer, many at a time, and return the payloads of the answers.
-
-        Raises: Refusal.
-        """
+        """Send methods with the same kind of answer, many at a time; return the answers' payloads. Raises: Refusal."""
         answers = []
         waiting = iter(requests)
         while some := list(islice(waiting, _CALLS_AT_ONCE)):
@@ -295,7 +287,7 @@ class PeerConnection(PeerSocket):
         self.call(request, wire.EXCHANGE_DECLARE_OK)
 
     def declare_queue(self, name: str, *, durable: bool, passive: bool = False, arguments: Table = EMPTY) -> int:
-        """Declare a queue (`passive`: only check that it exists) and return how many messages are ready in it."""
+        """Declare a queue (`passive`: only check that it exists), and return the number of its ready messages."""
         request = wire.queue_declare(self.channel, name, durable=durable, passive=passive, arguments=arguments)
         return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))
 
@@ -305,23 +297,21 @@ class PeerConnection(PeerSocket):
         return [_message_count(answer) for answer in self.call_all(requests, wire.QUEUE_DECLARE_OK)]
 
     def delete(self, queue: str, exchange: str) -> None:
-        """Delete a queue and an exchange."""
         self.call(wire.queue_delete(self.channel, queue), wire.QUEUE_DELETE_OK)
         self.call(wire.exchange_delete(self.channel, exchange), wire.EXCHANGE_DELETE_OK)
 
     def select_confirms(self) -> None:
-        """Put the channel into confirm mode."""
         self.call(wire.method(self.channel, wire.CONFIRM_SELECT, b"\x00"), wire.CONFIRM_SELECT_OK)
 
     def consume(self, queue: str, tag: str, *, auto_ack: bool, prefetch: int) -> None:
-        """Start a consumer; `received` may already hold deliveries when this returns."""
+        """Start a consumer; `received` may already contain deliveries when this returns."""
         if prefetch:
             self.call(wire.basic_qos(self.channel, prefetch), wire.BASIC_QOS_OK)
         request = wire.basic_consume(self.channel, queue, tag, auto_ack=auto_ack)
         self.call(request, wire.BASIC_CONSUME_OK)
 
     def close(self) -> None:
-        """Close the connection as the specification says, so that no broker logs a warning for it.
+        """Close the connection with the handshake of the specification, so that the broker logs no warning.
 
         Deliveries in flight are read and discarded.
         """
@@ -335,13 +325,13 @@ class PeerConnection(PeerSocket):
 
 
 def _message_count(declared: bytes) -> int:
-    """Return the number of ready messages that a queue.declare-ok states."""
+    """Return the number of ready messages in a queue.declare-ok."""
     at = 5 + declared[4]
     return int.from_bytes(declared[at : at + 4], "big")
 
 
 def _product(start: bytes) -> str:
-    """Return "product version" from connection.start, by searching for the two names that carry them."""
+    """Return "product version" from connection.start, by searching its bytes for the two names."""
     names = rb"\x07product", rb"\x07version"
     found = filter(None, (re.search(name + rb"S\x00\x00\x00(.)", start, re.DOTALL) for name in names))
     return " ".join(start[one.end() : one.end() + one[1][0]].decode(errors="replace") for one in found)

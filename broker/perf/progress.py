@@ -1,4 +1,4 @@
-"""Shows the progress of a run on standard error: one overwritten line on a terminal, else a line now and then."""
+"""Show the progress of a run on standard error: one overwritten line on a terminal, else a line every few seconds."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _ERASE: Final = "\r\x1b[K"
 
 
 class RunProgress(AbstractContextManager["RunProgress"]):
-    """The progress display of a run; it shows nothing when quiet.
+    """The progress display of a run; when quiet it shows nothing.
 
-    Invariant: on a terminal each line is overwritten by the next, and the last one is erased at exit.
+    Invariant: on a terminal each line overwrites the one before, and the last one is erased at exit.
     """
 
     def __init__(
@@ -33,15 +33,14 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         self._clock = clock
         self._stage = ""
         self._shared_at = 0.0
-        self._left_open = False
+        self._line_shown = False
 
     def __exit__(self, *_: object) -> None:
-        """Erase the line so that the terminal is free for the next output."""
-        if self._left_open:
+        if self._line_shown:
             self._write(_ERASE)
 
     def share(self, stage: str, done: int, total: int) -> None:
-        """Show the progress of a stage at a readable rate; always show its start and end."""
+        """Show the progress of a stage, at a readable rate; its start and end are always shown."""
         now = self._clock()
         every_s = TERMINAL_EVERY_S if self._live else ELSEWHERE_EVERY_S
         if stage == self._stage and done < total and now - self._shared_at < every_s:
@@ -51,7 +50,7 @@ class RunProgress(AbstractContextManager["RunProgress"]):
         self.show(f"{stage}  {done:,} of {total:,}{part}")
 
     def show(self, line: str) -> None:
-        """Show a line until the next."""
+        """Show a line until the next one."""
         if self._quiet:
             return
         if not self._live:
@@ -59,7 +58,7 @@ class RunProgress(AbstractContextManager["RunProgress"]):
             return
         room = shutil.get_terminal_size().columns - 1  # a wrapped line cannot be overwritten
         self._write(f"{_ERASE}{line[:room]}")
-        self._left_open = True
+        self._line_shown = True
 
     def _write(self, text: str) -> None:
         self._stream.write(text)
@@ -67,7 +66,7 @@ class RunProgress(AbstractContextManager["RunProgress"]):
 
 
 def interval_line(interval: Interval, seconds: float) -> str:
-    """Return an interval as one line: its end, its rates, its latency."""
+    """Return an interval as one line: end, rates and latency."""
     parts = [f"time {interval.at_s:.{1 if seconds >= _COARSE_S else 2}f} s"]
     for name in ("published", "confirmed", "delivered"):
         count = getattr(interval, name)

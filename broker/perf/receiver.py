@@ -1,4 +1,4 @@
-"""One consuming connection, driven by events: counts deliveries by offset, acks them, and reads their stamps."""
+"""One consuming connection, driven by events: it counts deliveries, acks them, and reads the time stamps in bodies."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Final
 from broker.perf import wire
 from broker.perf.histogram import Histogram
 from broker.perf.outcome import RunTally
-from broker.perf.peer import ROOM_BYTES, PeerSocket, send_some
+from broker.perf.peer import BUFFER_BYTES, PeerSocket, send_some
 from broker.perf.sender import NEVER_NS
 from broker.perf.spool import DUE_BYTES, STAMP, STAMP_BYTES
 
-_SAMPLES: Final = 64  # of the stamps in one read
+_SAMPLES: Final = 64  # time stamps to evaluate in one read
 _SLOW_READ_BYTES: Final = 4096
 
 
@@ -35,31 +35,31 @@ class DeliveryQuota:
         self.left = NEVER_NS if deliveries is None else deliveries
 
     def take(self, deliveries: int) -> int:
-        """Return the number of these deliveries that may be counted."""
+        """Take up to this many deliveries from the quota, and return how many may be counted."""
         taken = min(deliveries, self.left)
         self.left -= taken
         return taken
 
 
-class Watch:
+class LatencyRecorder:
     """The latencies that a process's receivers measured, from the due time and from the send time of each message.
 
-    Invariant: a stamp outside the run belongs to another run and is ignored.
+    Invariant: a time stamp from outside the run belongs to another run and is ignored.
     """
 
     def __init__(self, body_bytes: int) -> None:
         self.times = {name: Histogram() for name in ("due_times", "sent_times", "late_times")}
-        self.due_times, self.sent_times, self.late_times = self.times.values()  # the last: how late each was sent
+        self.due_times, self.sent_times, self.late_times = self.times.values()  # late: from due to sent
         self.now_ns = 0
         self._since_ns = NEVER_NS if body_bytes < DUE_BYTES else 0
         self._sent_too = body_bytes >= STAMP_BYTES
 
     def start(self, at_ns: int) -> None:
-        """Start to record, if the messages carry stamps."""
+        """Start recording, if the bodies have room for stamps."""
         self._since_ns = max(self._since_ns, at_ns)
 
     def record(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
-        """Record the times of `count` messages; sample a large number, and let each sample count for its neighbours."""
+        """Record `count` messages; of many, record a sample, each standing for its neighbours too."""
         now_ns, since_ns = self.now_ns, self._since_ns
         step = 1 + count // _SAMPLES
         for number in range(0, count, step):
@@ -77,24 +77,26 @@ class Watch:
 
 
 class Receiver:
-    """Consume until it is told to stop. Invariant: no delivery above the quota is acked or counted."""
+    """Receives and acks until it is told to stop. Invariant: no delivery above the quota is acked or counted."""
 
-    def __init__(self, peer: PeerSocket, demand: ReceiverPace, watch: Watch, quota: DeliveryQuota) -> None:
+    def __init__(
+        self, peer: PeerSocket, demand: ReceiverPace, latencies: LatencyRecorder, quota: DeliveryQuota
+    ) -> None:
         self.peer = peer
         self.last_ns = 0
         self.delivered = 0
         self._socket = peer.socket
         self._demand = demand
-        self._watch = watch
+        self._latencies = latencies
         self._quota = quota
-        self.scanner = peer.scanner(watch=watch.record)
+        self.scanner = peer.scanner(on_bodies=latencies.record)
         self._out = b""
         self.acked = 0
         self._start_ns = 0
         self._resume_ns = 0
 
     def start(self, at_ns: int) -> None:
-        """Start the schedule, and count the deliveries that arrived with basic.consume-ok."""
+        """Start the schedule, and count the deliveries that arrived together with basic.consume-ok."""
         self._start_ns = at_ns
         self._socket.setblocking(False)
         del self.peer.received[: self._scan(self.peer.received, len(self.peer.received))]
@@ -104,12 +106,12 @@ class Receiver:
         return RunTally(delivered=self.delivered, acked=self.acked, deliver_bytes=body_bytes)
 
     def interest(self, now_ns: int) -> int:
-        """Return the selector events to wait for: no read before the rate allows it."""
+        """Return the selector events to wait for; EVENT_READ only once the rate permits it."""
         read = EVENT_READ if self._resume_ns <= now_ns else 0
         return read | EVENT_WRITE if self._out else read
 
     def wakes_ns(self) -> int:
-        """Return when reading resumes; NEVER_NS if only an event decides."""
+        """Return when reading may resume, NEVER_NS if no timer is needed."""
         return self._resume_ns or NEVER_NS
 
     def react(self, events: int, now_ns: int) -> None:
@@ -122,9 +124,8 @@ class Receiver:
             self._resume_ns = 0
 
     def _pull(self) -> None:
-        """Read, count and ack the received deliveries."""
-        most_bytes = _SLOW_READ_BYTES if self._demand.per_s else ROOM_BYTES // 2
-        while self.peer.scan(self._scan, "consumer", most_bytes):
+        read_max_bytes = _SLOW_READ_BYTES if self._demand.per_s else BUFFER_BYTES // 2
+        while self.peer.scan(self._scan, "consumer", read_max_bytes):
             if not isinstance(self._socket, ssl.SSLSocket) or not self._socket.pending():
                 return
 
@@ -138,14 +139,14 @@ class Receiver:
         self._out = b""
 
     def _scan(self, buffer: bytearray, end: int) -> int:
-        """Count the whole frames in `buffer[:end]` and return how many bytes they occupy."""
-        watch, scanner = self._watch, self.scanner
+        """Count the complete frames in `buffer[:end]` and return their length in bytes."""
+        latencies, scanner = self._latencies, self.scanner
         before = scanner.deliveries
-        watch.now_ns = time.monotonic_ns()
+        latencies.now_ns = time.monotonic_ns()
         done = scanner.scan(buffer, end)
         if scanner.deliveries == before:
             return done
-        self.last_ns = watch.now_ns
+        self.last_ns = latencies.now_ns
         self.delivered += self._quota.take(scanner.deliveries - before)
         every = self._demand.ack_every
         if every and self.delivered - self.acked >= every:
@@ -155,7 +156,7 @@ class Receiver:
         return done
 
     def _ack(self, upto: int) -> None:
-        """Ack in steps of the configured size, as a counting client would, all in one write."""
+        """Ack in steps of the configured size, as a client that counts would, but in one write."""
         step, channel = self._demand.ack_every, self.peer.channel
         tags = range(self.acked + step, upto + 1, step)
         multiple = step > 1

@@ -1,8 +1,8 @@
-"""A bare uvloop relay: copies a publisher's bytes to the consumer, and confirms whole messages.
+"""A bare uvloop relay: it copies a publisher's bytes to the consumer and confirms whole messages.
 
-The rate that the generator reaches against the relay is the generator's own ceiling. The relay's CPU time is what the
-kernel and the event loop alone need for the same bytes. `python -m broker.perf.relay` prints its port in one line and
-serves until its input ends.
+The rate that the generator reaches against the relay is the generator's own ceiling, and the relay's CPU time is what
+the kernel and the event loop alone need for the same bytes. `python -m broker.perf.relay` prints its port as one line
+and serves until its standard input ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from broker.perf.peer import RELAY_HEAD
 
 
 class Relay(asyncio.Protocol):
-    """One connection: the head of a `RelayPeer`, then a pipe into the consumer's connection."""
+    """One connection: it begins with the head of a `RelayPeer`; a publisher's further bytes go to the consumer."""
 
     consumer: asyncio.Transport | None = None
     publisher: asyncio.Transport | None = None
@@ -25,7 +25,7 @@ class Relay(asyncio.Protocol):
         self.transport: asyncio.Transport
         self.head = b""
         self.stride_bytes = 0
-        self.passed_bytes = 0
+        self.forwarded_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast("asyncio.Transport", transport)
@@ -46,7 +46,7 @@ class Relay(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         if self.stride_bytes:
-            self._pass_on(data)
+            self._forward(data)
             return
         self.head += data
         if len(self.head) == RELAY_HEAD.size:
@@ -57,12 +57,12 @@ class Relay(asyncio.Protocol):
                 Relay.consumer = self.transport
             self.transport.write(b"\x00")
 
-    def _pass_on(self, data: bytes) -> None:
-        before = self.passed_bytes // self.stride_bytes
-        self.passed_bytes += len(data)
+    def _forward(self, data: bytes) -> None:
+        before = self.forwarded_bytes // self.stride_bytes
+        self.forwarded_bytes += len(data)
         if Relay.consumer:
             Relay.consumer.write(data)
-        if (tag := self.passed_bytes // self.stride_bytes) > before:
+        if (tag := self.forwarded_bytes // self.stride_bytes) > before:
             self.transport.write(wire.basic_ack(wire.PUBLISH_CHANNEL, tag, multiple=True))
 
 

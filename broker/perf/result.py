@@ -1,6 +1,6 @@
 """The result of a run: one document for the terminal's table, for `--json` and for the HTML page.
 
-A document of JSON is read strictly: an error names the place of the wrong value.
+Reading a JSON document is strict: an error names the field of the wrong value.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from broker.perf.faults import BadDocument
 from broker.perf.histogram import Histogram
 from broker.perf.machine import MachineFacts
 
-_SHOWN_LETTERS: Final = 40
-_MOST: Final = 1e300  # a larger number is not a real measurement, and the next sum of it would be infinite
-_EXPECTED: Final[dict[type, tuple[tuple[type, ...], str]]] = {  # JSON types of a field's type, and their name
+_SHOWN_MAX: Final = 40  # characters of a wrong value in an error
+_NUMBER_MAX: Final = 1e300  # no measurement is larger, and sums of larger numbers would overflow to infinity
+_EXPECTED: Final[dict[type, tuple[tuple[type, ...], str]]] = {  # a field's type -> JSON types, and their name
     dict: ((dict,), "an object"),
     tuple: ((list,), "a list"),
     int: ((int,), "a whole number"),
@@ -39,7 +39,7 @@ def _decoded(kind: Any, value: Any, where: str) -> Any:
     if origin is types.UnionType:
         return None if value is None else _decoded(inner[0], value, where)
     accepted, expected = _EXPECTED[dict if is_dataclass(origin) else origin]
-    if type(value) not in accepted or (origin is float and not abs(value) <= _MOST):
+    if type(value) not in accepted or (origin is float and not abs(value) <= _NUMBER_MAX):
         found = "an object" if isinstance(value, dict) else "a list" if isinstance(value, list) else None
         raise _bad(where, f"expected {expected}, found {found or _cut(json.dumps(value))}")
     if is_dataclass(origin):
@@ -74,7 +74,7 @@ def _bad(where: str, problem: str) -> BadDocument:
 
 def _cut(text: str) -> str:
     shown = text if text.isprintable() else ascii(text)
-    return shown if len(shown) <= _SHOWN_LETTERS else f"{shown[:_SHOWN_LETTERS]}..."
+    return shown if len(shown) <= _SHOWN_MAX else f"{shown[:_SHOWN_MAX]}..."
 
 
 def _no_number(word: str) -> Any:
@@ -99,7 +99,6 @@ class LatencyPair:
 
     @classmethod
     def of(cls, histogram: Histogram) -> Self | None:
-        """Return the latency pair of a histogram; None if the histogram is empty."""
         if not histogram.count:
             return None
         p50, p99 = histogram.percentiles((50, 99))
@@ -108,10 +107,7 @@ class LatencyPair:
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The events since the previous interval.
-
-    Units: `at_s` is the end of the interval, from the beginning of the run.
-    """
+    """The events since the previous interval. Units: `at_s` is the end of the interval, from the start of the run."""
 
     at_s: float
     published: int = 0
@@ -124,7 +120,7 @@ class Interval:
 class Latency:
     """The latency of messages or confirms in a run.
 
-    Shapes: `distribution` has (percent, latency) pairs, both ascending, as far as `count` is significant.
+    Shapes: `distribution` has pairs (percent, latency), both ascending, as far as `count` makes them significant.
     """
 
     count: int
@@ -153,7 +149,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """The totals of a run; the rates are of the run as a whole."""
+    """The totals of a run. The rates are averages over the whole run."""
 
     published: int = 0
     confirmed: int = 0
@@ -170,7 +166,7 @@ class RunTotals:
 
 @dataclass(frozen=True, slots=True)
 class Generator:
-    """The figures of the generator itself: a run limited by it says nothing about the broker."""
+    """The figures of the generator itself. If it is the bottleneck, the run says nothing about the broker's limits."""
 
     cpu_s: float = 0.0
     busy_share: float = 0.0
@@ -180,7 +176,7 @@ class Generator:
 
 @dataclass(frozen=True, slots=True)
 class ProcessUse:
-    """The resources that the broker's process used."""
+    """The resources that the broker's processes used."""
 
     cpu_s: float
     cpu_us_per_message: float | None
@@ -190,10 +186,7 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """A figure that is specific to the scenario.
-
-    Shapes: `unit` is us, s, bytes, per_s, share, or a noun that follows the number.
-    """
+    """A figure of one scenario. Shapes: `unit` is us, s, bytes, per_s, share, or a noun that follows the number."""
 
     value: float
     unit: str = ""
@@ -220,12 +213,11 @@ class Result:
     failures: tuple[str, ...] = ()
 
     def to_json(self) -> str:
-        """Return the document, indented, in ASCII."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=2, allow_nan=False) + "\n"
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Return the result that a document describes. Raises: BadDocument, in one line."""
+        """Return the result that a document describes. Raises: BadDocument."""
         try:
             document = json.loads(text, parse_constant=_no_number)
         except RecursionError:

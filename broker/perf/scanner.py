@@ -1,8 +1,8 @@
-"""Counts deliveries and confirms in received bytes by offset, without decoding a message.
+"""Count deliveries and confirms in received bytes by offset, without decoding messages.
 
-A generator that walks three frames per delivery in Python costs as much as the broker it measures. Deliveries of a
-benchmark all have the same size, because its routing keys have, so strided slices, which run in C, verify a whole
-buffer of them. Any other frame in between (a heartbeat, a confirm, another size) falls back to the frame walk.
+A generator that parses three frames per delivery in Python costs as much as the broker that it measures. All deliveries
+of a benchmark have the same size, because all its routing keys do, so strided slices, which run in C, verify a whole
+buffer of deliveries. Any other frame between them (a heartbeat, a confirm, another size) is parsed by the frame walk.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from broker.perf.faults import BrokenStream, Refusal
 
 
 class Confirms:
-    """The confirmed publish sequence numbers: a watermark and the few numbers above it.
+    """The confirmed sequence numbers: a watermark, and the few numbers above it.
 
-    Invariant: every number up to `watermark` is confirmed, and `above` holds no number up to `watermark` + 1.
+    Invariant: every number up to `watermark` is confirmed, and `above` contains no number up to `watermark` + 1.
     """
 
     def __init__(self) -> None:
@@ -25,13 +25,12 @@ class Confirms:
 
     @property
     def count(self) -> int:
-        """The number of confirmed messages."""
         return self.watermark + len(self.above)
 
     def add(self, tag: int, *, multiple: bool) -> None:
         """Count one basic.ack; a repeated tag changes nothing.
 
-        Cost: one step per tag, and one more per number above the watermark when the watermark passes it.
+        Cost: one step per tag, and one more for each number above the watermark when the watermark passes it.
         """
         if tag <= self.watermark:
             return
@@ -51,53 +50,53 @@ _FATAL = {
     wire.BASIC_CANCEL: "basic.cancel",
 }
 _END = 0xCE
-_HEAD_BYTES = 16  # of a body that the frame walk passes to `watch`
+_HEAD_BYTES = 16  # how much of a body the frame walk passes to `on_bodies`
 
-Look = Callable[[bytes | bytearray, int, int, int], None]
+BodyCallback = Callable[[bytes | bytearray, int, int, int], None]  # buffer, offset, stride, number of bodies
 
 
 class Scanner:
-    """Count the frames that a broker sends on one connection.
+    """Counts the frames that a broker sends on one connection.
 
-    Units: `deliveries` counts messages whose last body byte has arrived; `body_bytes` their bodies;
-    `walked` the deliveries counted by the frame walk (the rest were counted by stride).
-    Shapes: `watch(buffer, at, stride, count)` receives `count` bodies, the first one at `at`, `stride` bytes apart; of
-    a walked delivery it receives the first bytes only.
+    Units: `deliveries` counts messages whose last body byte has arrived, `body_bytes` the bytes of their bodies;
+    `walked` is the number of deliveries counted by the frame walk instead of by stride.
+    Shapes: `on_bodies(buffer, at, stride, count)` is called with `count` bodies, the first one at `at`, `stride` bytes
+    apart; for a walked delivery it is called with the first bytes alone.
     """
 
-    def __init__(self, *, lenient: bool = False, watch: Look | None = None) -> None:
-        """Start counting; a `lenient` scanner counts refused and returned messages instead of raising."""
+    def __init__(self, *, lenient: bool = False, on_bodies: BodyCallback | None = None) -> None:
+        """Start counting; a `lenient` scanner counts refused and returned messages instead of raising an error."""
         self.confirms = Confirms()
         self.nacked = 0
         self.returned = 0
-        self.settled = 0  # answers to basic.qos: the broker has read everything sent before it
-        self.blocked_for = ""  # the reason of connection.blocked, until unblocked
+        self.settled = 0  # answers to basic.qos; each proves that the broker has read everything sent before it
+        self.blocked_for = ""  # the reason in connection.blocked, until connection.unblocked
         self._lenient = lenient
-        self._watch = watch
+        self._on_bodies = on_bodies
         self._returning = False
         self._head = b""
         self.deliveries = 0
         self.walked = 0
         self.body_bytes = 0
-        self._begun_at = -1  # where in this buffer the current delivery begins; -1: in an earlier one
+        self._delivery_at = -1  # offset of the current delivery in this buffer; -1 if it began in an earlier one
         self._body_left = 0
         self._body_size = 0
         self._sizes: list[int] = []  # frame sizes of the current delivery
 
     def scan(self, buffer: bytearray, end: int) -> int:
-        """Count every whole frame in `buffer[:end]` and return how many bytes they occupy.
+        """Count every complete frame in `buffer[:end]` and return the length of these frames in bytes.
 
         Raises: Refusal, BrokenStream.
         Cost: a few slices per buffer of equal deliveries, else one step per frame.
         """
         at = 0
-        self._begun_at = -1
+        self._delivery_at = -1
         while (after := self._walk(buffer, at, end)) != at:
             at = after
         return at
 
     def _walk(self, buffer: bytearray, at: int, end: int) -> int:
-        """Parse whole frames to the end of the first complete delivery and those like it; return where they end."""
+        """Parse frames up to the first complete delivery, and count the equal ones after it; return where they end."""
         while end - at >= wire.FRAME_OVERHEAD_BYTES:
             kind, _, size = wire.FRAME_HEAD.unpack_from(buffer, at)
             after = at + size + wire.FRAME_OVERHEAD_BYTES
@@ -111,7 +110,7 @@ class Scanner:
                 self._body_left = self._body_size = int.from_bytes(buffer[at + 11 : at + 19], "big")
                 self._sizes.append(size)
             elif kind == wire.BODY:
-                if self._watch and self._body_left == self._body_size:
+                if self._on_bodies and self._body_left == self._body_size:
                     self._head = bytes(buffer[at + 7 : at + 7 + min(size, _HEAD_BYTES)])
                 self._body_left -= size
                 self._sizes.append(size)
@@ -126,7 +125,7 @@ class Scanner:
         name = wire.METHOD_HEAD.unpack_from(buffer, at + 7)
         if name == wire.BASIC_DELIVER:
             self._sizes = [size]
-            self._begun_at = at
+            self._delivery_at = at
         elif name == wire.BASIC_ACK:
             self.confirms.add(int.from_bytes(buffer[at + 11 : at + 19], "big"), multiple=bool(buffer[at + 19] & 1))
         elif name in _FATAL:
@@ -148,19 +147,19 @@ class Scanner:
             raise BrokenStream(f"method {name} was not expected while messages flow")
 
     def _delivered(self, buffer: bytearray, after: int, end: int) -> int:
-        """Count a walked delivery and the equal ones that follow it in the buffer; return where they end.
+        """Count a complete delivery and the equal ones that follow it in the buffer; return where they end.
 
-        Equal deliveries share types, low octets of ids and sizes, and ends of frames.
+        Equal deliveries have the same frame types, low octets of ids and sizes, and frame ends.
         """
         shape, self._sizes = self._sizes, []
         if self._returning:
             self._returning = False
             self.returned += 1
             return after
-        if self._watch and self._body_size:
-            self._watch(self._head, 0, 0, 1)
+        if self._on_bodies and self._body_size:
+            self._on_bodies(self._head, 0, 0, 1)
         self.walked += 1
-        count, begun_at = 1, self._begun_at
+        count, begun_at = 1, self._delivery_at
         stride = sum(shape) + 3 * wire.FRAME_OVERHEAD_BYTES
         if len(shape) == 3 and 0 <= begun_at == after - stride:  # contiguous, without another frame in between
             offsets, start = [8, 10], 0  # low octets of class and method id
@@ -168,17 +167,17 @@ class Scanner:
                 offsets += [start, start + 5, start + 6, start + size + 7]
                 start += size + wire.FRAME_OVERHEAD_BYTES
             count = equal_run(buffer, begun_at, stride, (end - begun_at) // stride, offsets)
-            if self._watch and count > 1:
-                self._watch(buffer, after + stride - 1 - shape[2], stride, count - 1)
+            if self._on_bodies and count > 1:
+                self._on_bodies(buffer, after + stride - 1 - shape[2], stride, count - 1)
         self.deliveries += count
         self.body_bytes += count * self._body_size
         return after + (count - 1) * stride
 
 
 def equal_run(buffer: bytearray, at: int, stride: int, count: int, offsets: list[int]) -> int:
-    """Return how many of `count` packets from `at` surely are like the first at these offsets, at least one.
+    """Return how many of `count` packets from `at` on are certain to equal the first one at these offsets; at least 1.
 
-    Try all, then half of them and so on, so that another packet in between costs a few slices.
+    Try all of them, then half of them, and so on, so that a different packet among them costs only a few slices.
     """
     while count > 1:
         stop = at + count * stride
@@ -189,7 +188,7 @@ def equal_run(buffer: bytearray, at: int, stride: int, count: int, offsets: list
 
 
 def reason(payload: bytes) -> str:
-    """Return the reason in a close, cancel or blocked method payload, for a message to the user."""
+    """Return the reason in the payload of a close, cancel or blocked method, for a message to the user."""
     name = wire.METHOD_HEAD.unpack_from(payload)
     if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
         code = int.from_bytes(payload[4:6], "big")

@@ -1,4 +1,4 @@
-"""Holds a publisher's encoded messages, and writes the variable parts into them: stamps and always new keys."""
+"""A buffer of encoded messages into which a publisher writes only what changes: time stamps and never-repeated keys."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Final
 from broker.perf import wire
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
-STAMP: Final = Struct(">QQ")  # a body's first bytes: when the message was due, and when it was sent
+STAMP: Final = Struct(">QQ")  # the first bytes of a body: when the message was due, and when it was sent
 STAMP_BYTES: Final = STAMP.size
-DUE_BYTES: Final = 8  # a body with room for one timestamp carries only the due time
+DUE_BYTES: Final = 8  # a body with room for only one time stamp carries the due time
 CHUNK_BYTES: Final = 262_144
-PASS_DIGITS: Final = "~~~~~~"  # in a key: the place of six digits that count the passes over the spool
+PASS_DIGITS: Final = "~~~~~~"  # a placeholder in keys for six digits, which count the passes over the spool
 
 
 @dataclass(frozen=True, slots=True)
 class Material:
-    """The parts from which messages are encoded.
+    """The parameters from which messages are encoded.
 
-    Invariant: all keys have the same length; `renewed` keys hold PASS_DIGITS at one offset.
+    Invariant: all keys have the same length; `renewed` keys contain PASS_DIGITS at the same offset.
     """
 
     exchange: str
@@ -30,10 +30,10 @@ class Material:
     persistent: bool = False
     mandatory: bool = False
     renewed: bool = False
-    relayed: bool = False  # deliveries for a relay that forwards bytes unchanged
+    relayed: bool = False  # encode deliveries, for a relay that forwards the bytes unchanged
 
     def encoded(self, key: str, number: int, body: bytes) -> bytes:
-        """Return a message as it is sent; the first one has number 1."""
+        """Return a message as it is sent; `number` counts messages from 1."""
         exchange, persistent = self.exchange, self.persistent
         if self.relayed:
             return wire.deliver(CONSUME_CHANNEL, CONSUMER_TAG, exchange, key, body, persistent=persistent)
@@ -41,18 +41,15 @@ class Material:
 
 
 class Spool:
-    """A buffer of messages at equal strides, which is sent repeatedly. Units: `at` and `stride` in bytes."""
+    """A buffer of messages at equal strides, sent over and over. Units: `at`, `stop` and `stride` in bytes."""
 
     def __init__(self, material: Material, first: int, room_bytes: int) -> None:
-        """Encode messages, beginning with key `first`: each key once, or as many as fit.
-
-        Raises: ValueError for keys of different lengths.
-        """
+        """Encode messages from key `first` on, one per key, as many as fit. Raises: ValueError for unequal lengths."""
         first %= len(material.keys)
         keys = material.keys[first:] + material.keys[:first]
         pieces: list[bytes] = []
         used, body = 0, bytes(material.body_bytes)
-        while used < min(CHUNK_BYTES, room_bytes) or not pieces:  # a single key fills a whole chunk, too
+        while used < min(CHUNK_BYTES, room_bytes) or not pieces:  # repeat a few keys until they fill a chunk
             for key in keys:
                 if pieces and used >= room_bytes:
                     break
@@ -71,7 +68,7 @@ class Spool:
         self.renew()
 
     def stamp_each(self, at: int, dues_ns: Sequence[int], now_ns: int) -> None:
-        """Write into each message from `at` on its own due time, and the current time as its send time."""
+        """Write its own due time into each message from `at` on, with the current time as the send time."""
         place = at + self._body_at
         if self._stamped == STAMP_BYTES:
             for due_ns in dues_ns:
@@ -83,9 +80,9 @@ class Spool:
                 place += self.stride
 
     def stamp_all(self, at: int, stop: int, now_ns: int) -> None:
-        """Write the current time as the due time into the messages from `at` to `stop`.
+        """Write the current time as the due time into all messages from `at` to `stop`.
 
-        Cost: eight strided assignments for any number of messages.
+        Cost: eight strided assignments, regardless of the number of messages.
         """
         if not self._stamped:
             return
@@ -94,7 +91,7 @@ class Spool:
             self.buffer[place : stop : self.stride] = bytes((octet,)) * count
 
     def renew(self) -> None:
-        """Give every message a routing key that was never sent before, if the material asks for it."""
+        """Give every message a routing key that was never sent before, if the keys are `renewed`."""
         if self._pass_at < 0:
             return
         self._passes = (self._passes + 1) % 10 ** len(PASS_DIGITS)

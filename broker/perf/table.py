@@ -1,4 +1,4 @@
-"""Shows a result as text, or several side by side: counts, rates, latencies, and what broker and generator used."""
+"""Render a result as text, or several side by side: counts, rates, latencies, and the resources used."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from broker.figures.numerals import (
 )
 from broker.perf.result import Generator, Result
 
-_MUCH_THE_SAME: Final = 0.05  # two runs on one machine can differ by more than this
+_INSIGNIFICANT: Final = 0.05  # a smaller relative difference is neither better nor worse
 _LESS_IS_BETTER: Final = frozenset({"us", "s", "bytes"})
-_MEASURES: Final = (  # name, unit, part of the result, its field
+_MEASURES: Final = (  # name, unit, attribute of the result, attribute of that
     ("published", "per_s", "totals", "publish_per_s"),
     ("confirmed", "per_s", "totals", "confirm_per_s"),
     ("delivered", "per_s", "totals", "deliver_per_s"),
@@ -42,7 +42,7 @@ _LATENCIES = ("min", "mean", "p50", "p75", "p95", "p99", "p99.9", "max")
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """One measure of all results, None where it was not taken; an `own` measure is specific to the scenario."""
+    """One measure of all results, None for a result without it; an `own` measure is specific to the scenario."""
 
     name: str
     unit: str
@@ -50,37 +50,36 @@ class Measure:
     own: bool = False
 
     def text(self, at: int) -> str:
-        """Return a result's value with its unit."""
         value = self.values[at]
         return "" if value is None else figure_text(value, self.unit)
 
     def ratio(self, at: int) -> str | None:
-        """Return the ratio of a result's value to the first result's."""
+        """Return the ratio of a value to the first result's; None for the first, or if either is missing."""
         base, value = self.values[0], self.values[at]
         return None if base is None or value is None or at == 0 else ratio_text(value, base)
 
     def better(self, at: int) -> bool | None:
-        """Return whether a value is better than the first result's; None if they are close or incomparable."""
+        """Return whether a value is better than the first result's; None if they are close or not comparable."""
         base, value = self.values[0], self.values[at]
         if base is None or value is None or self.unit not in {*_LESS_IS_BETTER, "per_s"}:
             return None
-        if abs(value - base) <= _MUCH_THE_SAME * base:
+        if abs(value - base) <= _INSIGNIFICANT * base:
             return None
         return (value < base) == (self.unit in _LESS_IS_BETTER)
 
     def share(self, at: int) -> float:
-        """Return a value as a share of the largest value of its row."""
+        """Return a value as a share of the largest value in its row."""
         most = max((value for value in self.values if value is not None), default=0.0)
         return max(0.0, (self.values[at] or 0.0) / most) if most > 0 else 0.0
 
 
-def spoken(name: str) -> str:
-    """Return the name of a figure in words."""
+def in_words(name: str) -> str:
+    """Return the name of a figure as words."""
     return " ".join("CPU" if word == "cpu" else word for word in name.split("_"))
 
 
 def rows(results: Sequence[Result]) -> list[Measure]:
-    """Return every measure that at least one result has."""
+    """Return the measures that at least one result has."""
     made = [
         Measure(name, unit, tuple(_measured(result, part, field) for result in results))
         for name, unit, part, field in _MEASURES
@@ -89,7 +88,7 @@ def rows(results: Sequence[Result]) -> list[Measure]:
     for name, unit in units.items():
         found = [result.figures.get(name) for result in results]
         values = tuple(one.value if one and one.unit == unit else None for one in found)
-        made.append(Measure(spoken(name), unit, values, own=True))
+        made.append(Measure(in_words(name), unit, values, own=True))
     return [row for row in made if any(value is not None for value in row.values)]
 
 
@@ -101,14 +100,14 @@ def labels(results: Sequence[Result]) -> list[str]:
     if len(set(names)) < len(names):
         options = [option_texts(result) for result in results]
         keys = dict.fromkeys(key for texts in options for key in texts)
-        telling = [key for key in keys if len({texts.get(key, "") for texts in options}) > 1]
-        parts = [", ".join(f"{key} {texts.get(key, '')}" for key in telling[:3]) for texts in options]
+        differing = [key for key in keys if len({texts.get(key, "") for texts in options}) > 1]
+        parts = [", ".join(f"{key} {texts.get(key, '')}" for key in differing[:3]) for texts in options]
         names = [f"{name}, {part}" if part else name for name, part in zip(names, parts, strict=True)]
     return [f"{name} (run {at})" if names.count(name) > 1 else name for at, name in enumerate(names, 1)]
 
 
 def option_texts(result: Result) -> dict[str, str]:
-    """Return the options of a run as text; "" for one without a value."""
+    """Return the options of a run as text; "" for an option without a value."""
     texts = {}
     for key, value in result.options.items():
         items = value if isinstance(value, list) else [] if value is None else [value]
@@ -117,18 +116,18 @@ def option_texts(result: Result) -> dict[str, str]:
 
 
 def _measured(result: Result, part: str, field: str) -> float | None:
-    """Return a field of a part of a result; None for a missing part or a rate of 0."""
+    """Return a field of a part of a result; None for a missing part, or for a total of 0."""
     value: float | None = getattr(getattr(result, part), field, None)
     return None if part == "totals" and not value else value
 
 
 def table(result: Result) -> str:
-    """Return the lines that end a run on the terminal."""
+    """Return the summary of a run for the terminal."""
     parts = [
-        [head(result)],
+        [headline(result)],
         _columns(_count_rows(result)),
         _columns(latency_rows(result)),
-        _columns((spoken(name), figure_text(one.value, one.unit)) for name, one in result.figures.items()),
+        _columns((in_words(name), figure_text(one.value, one.unit)) for name, one in result.figures.items()),
         _use_lines(result),
         [f"FAILED: {plain(failure)}" for failure in result.failures],
     ]
@@ -136,7 +135,7 @@ def table(result: Result) -> str:
 
 
 def compared(results: Sequence[Result]) -> str:
-    """Return the lines that compare results, each measure with its ratio to the first result's."""
+    """Return a comparison of results for the terminal, each measure with its ratio to the first result's."""
     measures = rows(results)
     cells = [(row.name, *(_cell(row, at) for at in range(len(results)))) for row in measures]
     failures = [f"FAILED: {plain(failure)}" for result in results for failure in result.failures]
@@ -148,8 +147,8 @@ def _cell(row: Measure, at: int) -> str:
     return f"{row.text(at)}  {ratio:>6}" if ratio else row.text(at)
 
 
-def head(result: Result) -> str:
-    """Return one line that names the measured broker and scenario."""
+def headline(result: Result) -> str:
+    """Return one line that names broker, scenario and duration."""
     broker = result.broker
     host = f"[{broker.host}]" if ":" in broker.host else broker.host
     place = f"{plain(broker.product) or 'a broker'} at {plain(host)}:{broker.port}"
@@ -157,7 +156,7 @@ def head(result: Result) -> str:
 
 
 def bottleneck_text(generator: Generator) -> str:
-    """Return the generator's spare capacity, as the end of a sentence."""
+    """Return how busy the generator was, and whether it was the bottleneck."""
     busy = f"busiest process {share_text(generator.busy_share)} busy"
     if generator.ceiling_per_s:
         busy += f", ceiling {rate_text(generator.ceiling_per_s)}"
@@ -183,7 +182,7 @@ def _count_rows(result: Result) -> list[tuple[str, ...]]:
 
 
 def latency_rows(result: Result) -> list[tuple[str, ...]]:
-    """Return the measured latencies as rows under a header; empty if none were measured."""
+    """Return the measured latencies as rows, after a header; empty if none were measured."""
     rows: list[tuple[str, ...]] = [("", "messages", *_LATENCIES)]
     latencies = {"publish to deliver": result.latency_us, "publish to confirm": result.confirm_latency_us}
     for name, one in latencies.items():
@@ -206,7 +205,7 @@ def _use_lines(result: Result) -> list[str]:
 
 
 def _columns(rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return the rows as aligned lines: names left, numbers right."""
+    """Return the rows as aligned lines: names to the left, numbers to the right."""
     cells = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = []

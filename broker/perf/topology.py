@@ -1,4 +1,4 @@
-"""The topology of a run: its exchange, queues and bindings, named by options, made before the run, removed after it."""
+"""The topology of a run: exchange, queues and bindings, created before the run and removed after it."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from broker.perf.peer import PeerConnection
 from broker.perf.progress import RunProgress
 
 KINDS: Final = ("topic", "direct", "fanout")
-_MOST_BYTES: Final = 255  # of a name
-_STEP: Final = 5000  # bindings between two progress reports
+_NAME_MAX_BYTES: Final = 255  # of a name
+_BATCH: Final = 5000  # objects between two progress reports
 
 
 @dataclass(frozen=True, slots=True)
 class RunTopology:
-    """Names, and whether the run owns them: objects named by the user are kept, predeclared ones are only checked.
+    """The objects of a run. Those that the user named are kept, and predeclared ones are only checked.
 
-    Shapes: `bindings` are pairs of queue and binding key; an `exchange` of "" is the default one.
+    Shapes: `bindings` are pairs of queue and binding key; the `exchange` "" is the default exchange.
     """
 
     queues: tuple[str, ...]
@@ -36,16 +36,13 @@ class RunTopology:
     own_exchange: bool = True
 
     def make(self, peer: PeerConnection, progress: RunProgress) -> int:
-        """Create the topology, durable, and return how many messages the queues already hold.
-
-        Raises: Refusal, OSError.
-        """
+        """Create the topology, durable; return how many messages its queues already have. Raises: Refusal, OSError."""
         if self.exchange:
             peer.declare_exchange(self.exchange, durable=True, kind=self.kind, passive=self.predeclared)
         ready = 0
         for number, queue in enumerate(self.queues):
             ready += peer.declare_queue(queue, durable=True, passive=self.predeclared, arguments=self.arguments)
-            if len(self.queues) >= _STEP and not number % _STEP:
+            if len(self.queues) >= _BATCH and not number % _BATCH:
                 progress.share("queues", number, len(self.queues))
         if not self.predeclared:
             self.bind(peer, self.bindings, progress)
@@ -53,15 +50,15 @@ class RunTopology:
 
     def bind(self, peer: PeerConnection, bindings: Sequence[tuple[str, str]], progress: RunProgress) -> None:
         """Add bindings: pairs of queue and binding key. Raises: Refusal, OSError."""
-        for at in range(0, len(bindings), _STEP):
-            if len(bindings) >= _STEP:
+        for at in range(0, len(bindings), _BATCH):
+            if len(bindings) >= _BATCH:
                 progress.share("bindings", at, len(bindings))
-            some = bindings[at : at + _STEP]
-            requests = (wire.queue_bind(peer.channel, queue, self.exchange, key) for queue, key in some)
+            batch = bindings[at : at + _BATCH]
+            requests = (wire.queue_bind(peer.channel, queue, self.exchange, key) for queue, key in batch)
             peer.call_all(requests, wire.QUEUE_BIND_OK)
 
     def remove(self, peer: PeerConnection) -> None:
-        """Remove the objects of the run. Raises: Refusal, OSError."""
+        """Delete the objects that the run owns. Raises: Refusal, OSError."""
         if self.own_queues and not self.predeclared:
             requests = (wire.queue_delete(peer.channel, queue) for queue in self.queues)
             peer.call_all(requests, wire.QUEUE_DELETE_OK)
@@ -82,10 +79,7 @@ def add_addressing(parser: argparse.ArgumentParser) -> None:
 
 
 def addressing_of(options: argparse.Namespace) -> tuple[RunTopology, list[str], int | None]:
-    """Return the topology that the options describe, the keys to publish with, and how many queues a message reaches.
-
-    Raises: BadOptions.
-    """
+    """Return the topology of the options, the keys to publish with, and the queues per message. Raises: BadOptions."""
     own = own_name()
     named = options.queue or own
     queues = numbered(named, options.queues) if options.queues > 1 else [named]
@@ -118,11 +112,11 @@ def own_name() -> str:
     return f"slotmq-perf-{os.urandom(4).hex()}"
 
 
-def numbered(name: str, count_: int) -> list[str]:
-    """Return `count_` numbered names of equal length. Raises: BadOptions for names that AMQP cannot carry."""
-    width = max(4, len(str(count_)))
-    names = [f"{name}-{number:0{width}d}" for number in range(1, count_ + 1)]
-    if len(names[-1].encode()) > _MOST_BYTES:
+def numbered(name: str, total: int) -> list[str]:
+    """Return numbered names of equal length. Raises: BadOptions for names too long for AMQP."""
+    width = max(4, len(str(total)))
+    names = [f"{name}-{number:0{width}d}" for number in range(1, total + 1)]
+    if len(names[-1].encode()) > _NAME_MAX_BYTES:
         raise BadOptions("the names would be longer than AMQP's 255 bytes")
     return names
 
@@ -130,12 +124,12 @@ def numbered(name: str, count_: int) -> list[str]:
 def _through_exchange(
     options: argparse.Namespace, queues: list[str], base: str
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return routing keys and bindings: each queue gets its own keys; a fan-out sends every key to every queue."""
+    """Return routing keys and bindings: each queue has its own keys, but a fanout exchange routes every key to all."""
     heads = [base] if len(queues) < 2 or options.type == "fanout" else [name.replace(".", "-") for name in queues]
     width = max(4, len(str(options.keys or 1)))
     tails = [f".{number:0{width}d}" for number in range(1, options.keys + 1)] if options.keys else [""]
     keys = [head + tail for tail in tails for head in heads]
-    if len(keys[-1].encode()) > _MOST_BYTES:
+    if len(keys[-1].encode()) > _NAME_MAX_BYTES:
         raise BadOptions("the routing keys would be longer than AMQP's 255 bytes")
     if options.predeclared or not queues:
         return keys, []
@@ -156,6 +150,6 @@ def _copies(options: argparse.Namespace, exchange: str, keys: list[str], queues:
 
 
 def _name(text: str) -> str:
-    if len(text.encode()) > _MOST_BYTES:
+    if len(text.encode()) > _NAME_MAX_BYTES:
         raise argparse.ArgumentTypeError("a name has at most 255 bytes")
     return text

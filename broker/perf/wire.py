@@ -1,6 +1,6 @@
-"""Encodes the few AMQP 0-9-1 frames that a load generator sends; it shares no code with the broker.
+"""Encode the few AMQP 0-9-1 frames that a load generator sends, without code of the broker.
 
-A second, independent encoder prevents a mistake in the broker's own codec from cancelling itself out in its benchmark.
+With an independent encoder, a mistake in the broker's own codec cannot cancel itself out in a benchmark.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ CONFIRM_SELECT, CONFIRM_SELECT_OK = (85, 10), (85, 11)
 
 CONSUMER_TAG = "bench"
 PUBLISH_CHANNEL = 1
-CONSUME_CHANNEL = 2  # differs from the publisher's, so that a broker must write each frame header
+CONSUME_CHANNEL = 2  # differs from the publisher's channel, so that a broker must write each frame header
 FRAME_HEAD = Struct(">BHI")
 METHOD_HEAD = Struct(">HH")
 CONTENT_HEAD = Struct(">HHQH")
 TUNE = Struct(">HIH")
-FRAME_MAX_BYTES = 131_072  # what brokers offer, and the maximum that this client accepts
+FRAME_MAX_BYTES = 131_072  # what brokers usually offer, and the maximum that this client accepts
 
 _ACK_FRAME = Struct(">BHIHHQBB")
 _DELIVERY_MODE_FLAG = 1 << 12
@@ -54,7 +54,7 @@ _CAPABILITIES = (
 
 
 def frame(kind: int, channel: int, payload: bytes) -> bytes:
-    """Return one whole frame."""
+    """Return one complete frame."""
     return FRAME_HEAD.pack(kind, channel, len(payload)) + payload + FRAME_END
 
 
@@ -158,19 +158,19 @@ def close(channel: int, name: tuple[int, int]) -> bytes:
 def publish(
     channel: int, exchange: str, routing_key: str, body: bytes, *, persistent: bool, mandatory: bool = False
 ) -> bytes:
-    """Return the frames of one published message: three, or more if the body exceeds one frame."""
+    """Return the frames of one published message: method, content header and body."""
     arguments = b"\x00\x00" + short_string(exchange) + short_string(routing_key) + bytes((mandatory,))
     return method(channel, BASIC_PUBLISH, arguments) + content(channel, body, persistent=persistent)
 
 
 def deliver(channel: int, tag: str, exchange: str, routing_key: str, body: bytes, *, persistent: bool) -> bytes:
-    """Return the three frames of one delivered message with delivery tag 0, which a relay forwards unchanged."""
+    """Return the frames of one delivered message with delivery tag 0, for a relay that forwards them unchanged."""
     arguments = short_string(tag) + bytes(9) + short_string(exchange) + short_string(routing_key)
     return method(channel, BASIC_DELIVER, arguments) + content(channel, body, persistent=persistent)
 
 
 def content(channel: int, body: bytes, *, persistent: bool) -> bytes:
-    """Return content header and body, in as few body frames as FRAME_MAX_BYTES allows."""
+    """Return the content header and as few body frames as FRAME_MAX_BYTES allows."""
     mode = b"\x02" if persistent else b"\x01"
     head = CONTENT_HEAD.pack(60, 0, len(body), _DELIVERY_MODE_FLAG) + mode
     step = FRAME_MAX_BYTES - FRAME_OVERHEAD_BYTES

@@ -1,6 +1,6 @@
-"""The data pipeline: Spark over the broker's slots. Needs the extra: `pip install ".[spark]"` in a clone.
+"""The data pipeline: Spark over the broker's slots. It needs an extra: `pip install ".[spark]"` in a clone.
 
-The daemon never imports this package. Importing the package imports no other module: each name is loaded on first use.
+The daemon never imports this package, and importing the package imports no other module: names are loaded on first use.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors that the pipeline reports, each in one line for the user, and the exit codes of jobs."""
+"""The errors of the pipeline, each of which is one line for the user, and the exit codes of jobs."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Kinds = type[Exception] | tuple[type[Exception], ...]
 OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2
-BAD_RECORDS: Final = 3  # done, except for unreadable records
-GAP: Final = 4  # messages to read are lost
+BAD_RECORDS: Final = 3  # done, except for records that could not be read or published
+GAP: Final = 4  # messages are lost that should have been read
 NO_JAVA: Final = 5
 
 
 class JobFailed(Exception):
-    """A job cannot continue; the text is for the user: one line, or the screen that lists the supported Java versions.
+    """A job cannot continue. The text is for the user: one line, or the list of the Java versions that were found.
 
-    Shapes: `code` is the job's exit code; a subclass has its own, so that an exception raised in a worker sets it, too.
+    Shapes: `code` is the job's exit code. A subclass has its own code, which an exception raised in a worker keeps.
     """
 
     code = ERROR
@@ -39,15 +39,15 @@ class JobRefused(JobFailed):
 
 
 class PipelineFault(JobFailed):
-    """An error that a user can understand and fix, also where no job runs; the text is one line."""
+    """An error that a user can understand and fix, raised with or without a job; the text is one line."""
 
 
 class SourceRefused(PipelineFault):
-    """A source cannot provide what was requested: a wrong option, store or checkpoint, no broker, no rights."""
+    """A source cannot provide what was requested: a wrong option, store or checkpoint, no broker, or missing rights."""
 
 
 class SlotGap(PipelineFault):
-    """Messages that the reader has not received are lost."""
+    """Messages that the reader has not received yet are lost."""
 
     code = GAP
 
@@ -57,7 +57,7 @@ class SlotMissing(SlotGap):
 
 
 class SlotDamaged(PipelineFault):
-    """A slot file, or rows of it, differ from what was sealed."""
+    """A slot file, or some of its rows, differ from what the broker sealed."""
 
 
 class SinkRefused(PipelineFault):
@@ -83,16 +83,16 @@ class TapTaken(LakeRefused):
 
 
 class SimulationFailed(PipelineFault):
-    """A simulated overlay did not do what overlays promise."""
+    """A simulated overlay violated a guarantee of overlays."""
 
 
-OF_WORKERS: Final = ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH")
-_SAID: Final = re.compile(rf"{re.escape(__name__)}\.(\w+): ([^\n]*)")
+WORKER_VARIABLES: Final = ("PYTHON_WORKER_FACTORY_SECRET", "PYTHON_WORKER_FACTORY_SOCK_PATH")
+_FAULT_LINE: Final = re.compile(rf"{re.escape(__name__)}\.(\w+): ([^\n]*)")
 
 
 @contextmanager
 def faults_fail_the_job() -> Iterator[None]:
-    """Raise faults of the pipeline that Spark wraps as themselves."""
+    """Unwrap faults of the pipeline from the exceptions in which Spark reports them."""
     try:
         yield
     except Exception as error:
@@ -104,7 +104,7 @@ def faults_fail_the_job() -> Iterator[None]:
 
 @contextmanager
 def restated(kinds: Kinds, into: Callable[[str], Exception], before: str = "") -> Iterator[None]:
-    """Raise exceptions of some kinds as another one, with their line after `before`."""
+    """Turn exceptions of some types into `into`, with their text after `before`."""
     try:
         yield
     except kinds as error:
@@ -112,10 +112,10 @@ def restated(kinds: Kinds, into: Callable[[str], Exception], before: str = "") -
 
 
 def fault_in(error: BaseException) -> JobFailed | None:
-    """Return the fault that an exception is, or the failure that one of Spark's reports; None if there is none."""
+    """Return the fault that an exception is or that Spark quotes in its text; None if there is none."""
     if isinstance(error, PipelineFault):
         return error
-    for name, line in _SAID.findall(str(error)):
+    for name, line in _FAULT_LINE.findall(str(error)):
         kind = globals().get(name)
         if isinstance(kind, type) and issubclass(kind, JobFailed):
             return kind(line)
@@ -123,14 +123,14 @@ def fault_in(error: BaseException) -> JobFailed | None:
 
 
 @contextmanager
-def said_plainly() -> Iterator[None]:
-    """Let a fault inside reach the user of Spark without the worker's stack trace before it.
+def without_worker_trace() -> Iterator[None]:
+    """Suppress the worker's stack trace when a fault leaves this context, so that Spark's user sees only its text.
 
-    Spark's worker formats the exception that it catches, so the stack trace must be switched off before that.
+    Spark's worker formats the exception when it catches it, so the trace must be switched off before.
     """
     try:
         yield
     except PipelineFault:
-        if not os.environ.keys().isdisjoint(OF_WORKERS):
+        if not os.environ.keys().isdisjoint(WORKER_VARIABLES):
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise

@@ -1,7 +1,7 @@
 """The formats that the pipeline adds to Spark, by their names in `spark.read.format(...)`.
 
-slotmq          messages: read from slots, once or as a stream, and published to a broker
-slotmq-slots    one row for each slot, for programs that fetch the messages themselves
+slotmq          messages: read from slots, once or as a stream; written to a broker
+slotmq-slots    one row per slot, for programs that fetch the messages themselves
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from broker.pipeline.faults import SinkRefused, SourceRefused, said_plainly
+from broker.pipeline.faults import SinkRefused, SourceRefused, without_worker_trace
 from broker.pipeline.sink.publishing import BadRecordLog, Tally, publish_batches
 from broker.pipeline.sink.rows import SinkOptions, check_message_columns
 from broker.pipeline.source.catalog import Catalog, open_catalog
 from broker.pipeline.source.message_run import SlotRun, read_run
 from broker.pipeline.source.options import SourceOptions, check_columns
 from broker.pipeline.source.schema import ARROW_SCHEMA, SLOTS_ARROW_SCHEMA, ddl_of
-from broker.pipeline.source.seal_stream import Rows, SealStream
+from broker.pipeline.source.seal_stream import RowReader, SealStream
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import frame_of
@@ -42,20 +42,18 @@ READER: Final = "a batch read"
 
 
 class SlotReader(DataSourceReader):
-    """The reader of the slots that exist now. It is pickled into tasks, which open their own resources."""
+    """The reader of the slots that currently exist. It is pickled into tasks, which open their own resources."""
 
-    def __init__(self, options: Mapping[str, str], rows: Rows) -> None:
-        """Shapes: `rows` yields the rows of a run of slots."""
+    def __init__(self, options: Mapping[str, str], rows: RowReader) -> None:
         self._options = dict(options)
         self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        """Return runs of the slots that can have a wanted row. Raises: SlotGap, SourceRefused."""
-        with said_plainly():
+        """Return runs of the slots that can contain selected rows. Raises: SlotGap, SourceRefused."""
+        with without_worker_trace():
             return _tasks_now(SlotSource(self._options))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one run."""
         return self._rows(partition)
 
 
@@ -72,18 +70,18 @@ class SlotFormat(DataSource):
         """Return the columns. Raises: SourceRefused."""
         return ddl_of(self.known)
 
-    def rows(self, schema: pa.Schema) -> Rows:
-        """Return the function that reads a run of slots."""
+    def rows(self, schema: pa.Schema) -> RowReader:
+        """Return the function that yields the rows of a run of slots."""
         return partial(slot_batches, schema=schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return the reader of a batch. Raises: SourceRefused."""
-        with said_plainly():
+        """Return the reader of a batch query. Raises: SourceRefused."""
+        with without_worker_trace():
             return SlotReader(self.options, self.rows(arrow_schema_of(schema, self.known)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return the reader of a stream. Raises: SourceRefused."""
-        with said_plainly():
+        """Return the reader of a streaming query. Raises: SourceRefused."""
+        with without_worker_trace():
             return SealStream(self.options, self.rows(arrow_schema_of(schema, self.known)))
 
 
@@ -91,23 +89,23 @@ class MessageFormat(SlotFormat):
     """The Spark format `slotmq`."""
 
     known = ARROW_SCHEMA
-    speculates = False  # whether its session has speculative execution, and must not write
+    speculates = False  # whether the session has speculative execution, and so must not write
 
     @classmethod
     def name(cls) -> str:
         return "slotmq"
 
     def schema(self) -> str:
-        """Return the columns of a message, or those that the option names. Raises: SourceRefused."""
-        with said_plainly():
+        """Return the columns of a message, or those that the option `columns` names. Raises: SourceRefused."""
+        with without_worker_trace():
             return ddl_of(ARROW_SCHEMA, SourceOptions.read(self.options).columns)
 
-    def rows(self, schema: pa.Schema) -> Rows:
+    def rows(self, schema: pa.Schema) -> RowReader:
         return partial(message_batches, schema=schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> Sink:
-        """Return the publisher of the rows of a frame or a stream. Raises: SinkRefused."""
-        with said_plainly():
+        """Return the publisher of a frame's or a stream's rows. Raises: SinkRefused."""
+        with without_worker_trace():
             if self.speculates:
                 raise SinkRefused("the session has spark.speculation, whose concurrent attempts would publish again")
             return Sink(self.options, schema, overwrite)
@@ -117,16 +115,13 @@ class MessageFormat(SlotFormat):
 
 
 class SpeculatingMessageFormat(MessageFormat):
-    """The format for sessions with speculative execution: it reads, and refuses to write."""
+    """The format `slotmq` for sessions with speculative execution: it reads, but refuses to write."""
 
     speculates = True
 
 
 def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Return the messages that options of the source select, as `format("slotmq")` would, planned in this process.
-
-    Raises: SlotGap, SourceRefused.
-    """
+    """Return the messages that the options select, planned in this process. Raises: SlotGap, SourceRefused."""
     source = SlotSource(options)
     tasks, columns = _tasks_now(source), source.options.columns
     rows = partial(message_batches, schema=pa.schema([ARROW_SCHEMA.field(name) for name in columns]))
@@ -139,7 +134,7 @@ def _tasks_now(source: SlotSource) -> list[InputPartition]:
 
 
 def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
-    """Return the columns that Spark requests as an Arrow schema. Raises: SourceRefused for a column of another type."""
+    """Return the columns that Spark requests as an Arrow schema. Raises: SourceRefused for a column of a wrong type."""
     check_columns(schema.fieldNames(), known.names)
     for field in schema.fields:
         wanted, found = ddl_of(known, [field.name]).rpartition(" ")[2], field.dataType.simpleString()
@@ -149,16 +144,16 @@ def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.S
 
 
 def message_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a run; none for the partition that Spark makes if there are no runs."""
+    """Yield the messages of a run; nothing for the empty partition that Spark makes if there are no runs."""
     if isinstance(partition, SlotRun):
-        with said_plainly():
+        with without_worker_trace():
             yield from read_run(partition, schema)
 
 
 def slot_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each slot of a run; none for the partition that Spark makes if there are no runs."""
+    """Yield a row for each slot of a run; nothing for the empty partition that Spark makes if there are no runs."""
     if isinstance(partition, SlotRun) and partition.slots:
-        with said_plainly():
+        with without_worker_trace():
             catalog = open_catalog(partition.path, partition.url)
             rows = [slot_row(catalog, slot) for slot in partition.slots]
         yield pa.RecordBatch.from_pylist(rows, schema)
@@ -173,9 +168,9 @@ def slot_row(catalog: Catalog, slot: SlotHandle) -> dict[str, Any]:
 
 
 class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
-    """Publish the rows of a frame or a stream in tasks; on the driver it logs which files of bad rows count.
+    """The publisher of a frame's or a stream's rows. On the driver it logs which files of bad rows are valid.
 
-    Invariant: every row that a task reports is confirmed, or in its file.
+    Invariant: every row that a task reports is confirmed, or in a file of bad rows.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
@@ -192,23 +187,22 @@ class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         return publish_batches(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
-        """Log the files of bad rows, for a stream those of a batch."""
+        """Log the files of bad rows, those of one batch for a stream."""
         if self._options.bad_records is not None:
             run = self._run if batchId is None else self._query_id() or self._run
             BadRecordLog(self._options.bad_records).commit(run, batchId or 0, _files(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
-        """Drop the bad rows of the successful tasks; published messages stay published."""
+        """Remove the bad rows of the successful tasks; published messages stay published."""
         if self._options.bad_records is not None:
             BadRecordLog(self._options.bad_records).remove(_files(messages))
 
     def _query_id(self) -> str:
-        """Return the stream's id, which survives a restart, from its checkpoint; empty if the checkpoint has none."""
+        """Return the stream's id from its checkpoint, where it survives a restart; "" if the checkpoint has none."""
         if self._options.checkpoint is None:
             return ""
         try:
-            said = json.loads((self._options.checkpoint / "metadata").read_bytes())["id"]
-            return str(uuid.UUID(said))
+            return str(uuid.UUID(json.loads((self._options.checkpoint / "metadata").read_bytes())["id"]))
         except (OSError, ValueError, KeyError, TypeError):
             return ""
 

@@ -1,8 +1,8 @@
-"""The parts that all jobs share: arguments, progress, summary, exit codes.
+"""What all jobs share: arguments, progress, summary and exit codes.
 
-A job is `run_<job>(options, progress) -> Summary` for Python and `add_<job>(commands)` for the command line, in
-broker/pipeline/jobs/<job>.py. The command's `run` checks its arguments and leaves the rest to `carry_out`, which
-chooses the session that `spark_of` returns.
+A job is `run_<job>(options, progress) -> Summary` for Python and `add_<job>(commands)` for the command line, both in
+broker/pipeline/jobs/<job>.py. The command's `run` checks its arguments and calls `carry_out`, which chooses the session
+that `spark_of` returns.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar, cast
 
@@ -27,11 +27,11 @@ from broker.cli.parser import BadUsage, add_list, add_switch, add_value, name_an
 from broker.cli.table import cell, print_json
 from broker.figures.numerals import many, size_text, span_text
 from broker.pipeline.faults import OK, JobFailed, JobRefused, LakeRefused, ServerRefused, SourceRefused, restated
-from broker.pipeline.lake.place import OPTIONS, LakePlace
+from broker.pipeline.lake.place import OPTION_PREFIX, LakePlace
 from broker.pipeline.options import local_path
 from broker.pipeline.source.http_catalog import HttpCatalog
 from broker.pipeline.spark.log import SparkLog
-from broker.pipeline.spark.server import connect, files, start, why_not
+from broker.pipeline.spark.server import connect, files, incompatibility, start
 from broker.pipeline.spark.server_files import ServerRequest, ServerState
 
 if TYPE_CHECKING:
@@ -45,10 +45,10 @@ REFRESHES_PER_S: Final = 4  # on a terminal
 
 
 class Progress:
-    """Count the work of a job, and show it.
+    """The amount of work done by a job, and its display.
 
     Shapes: `lag` is the remaining work, None if unknown.
-    Invariant: any thread may count; Spark reports its batches on a thread of its own.
+    Invariant: any thread may call it; Spark reports its batches on a thread of its own.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._quiet = quiet
         self._clock = clock
-        self._began = self._told_at = clock()
+        self._began = self._shown_at = clock()
         self._step = ""
         self._lock = threading.Lock()
         self._status: Any = None  # on a terminal
@@ -78,22 +78,21 @@ class Progress:
             self._status.start()
 
     def add(self, *, slots: int = 0, rows: int = 0, lag: Lag | None = None) -> None:
-        """Count the work since the last call, and show it if due."""
+        """Count work done, and show the total if an update is due."""
         with self._lock:
             self.slots += slots
             self.rows += rows
             if lag is not None:
                 self.lag = lag
-            self._tell()
+            self._show_progress()
 
     def step(self, name: str) -> None:
-        """Name the current step of the job."""
         with self._lock:
             self._step = name
-            self._tell()
+            self._show_progress()
 
     def say(self, line: str) -> None:
-        """Write a permanent line."""
+        """Print a line that is not overwritten."""
         with self._lock:
             if self._status is not None:
                 self._status.console.print(line, soft_wrap=True)
@@ -102,7 +101,7 @@ class Progress:
                 self._stream.flush()
 
     def close(self) -> None:
-        """Clear the line so that the terminal is free for the next output."""
+        """Erase the progress line, so that the terminal is free for other output."""
         with self._lock:
             self._quiet = True
             if self._status is not None:
@@ -129,40 +128,40 @@ class Progress:
                 parts += [size_text(self.lag["lag_bytes"]), f"{span_text(self.lag['lag_s'])} behind"]
         return "  ".join(parts)
 
-    def _tell(self) -> None:
+    def _show_progress(self) -> None:
         if self._status is not None:
             self._status.update(self.line())
-        elif not self._quiet and self._clock() - self._told_at >= ELSEWHERE_EVERY_S:
-            self._told_at = self._clock()
+        elif not self._quiet and self._clock() - self._shown_at >= ELSEWHERE_EVERY_S:
+            self._shown_at = self._clock()
             self._stream.write(f"{self.line()}\n")
             self._stream.flush()
 
 
 Options = TypeVar("Options")
 LOCAL: Final = "local[*]"
-ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # the environment variable that makes every command start the server
-RUNTIME: Final = "spark.sql."  # settings that a session may change while Spark runs
+ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # this environment variable makes every command start the server
+RUNTIME: Final = "spark.sql."  # the prefix of settings that a session may change while Spark runs
 
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """The outcome of a job: JSON values, and the exit code."""
+    """The outcome of a job: JSON values and the exit code."""
 
     values: Mapping[str, Any]
     code: int = OK
-    lines: tuple[str, ...] = field(default=())  # printed instead of the values
+    lines: tuple[str, ...] = ()  # printed instead of the values
 
     def show(self, *, as_json: bool) -> None:
         if as_json:
             print_json(dict(self.values))
             return
         for line in self.lines or tuple(
-            f"{name.replace('_', ' ')}: {_said(value)}" for name, value in self.values.items()
+            f"{name.replace('_', ' ')}: {_value_text(value)}" for name, value in self.values.items()
         ):
             print(line)
 
 
-def _said(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     if isinstance(value, float):
@@ -171,7 +170,7 @@ def _said(value: Any) -> str:
 
 
 def add_spark(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that every Spark job takes."""
+    """Add the arguments of every job that uses Spark."""
     group = parser.add_argument_group("Spark")
     add_value(group, "--master", "M", "Spark master; default the server, else local[*], all cores of this machine")
     add_list(group, "--conf", "K=V", "a setting of Spark", type=name_and_text)
@@ -183,20 +182,20 @@ def add_spark(parser: argparse.ArgumentParser) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that every job takes, with Spark or without."""
+    """Add the arguments of every job."""
     add_switch(parser, "--json", "print the summary as JSON")
     add_switch(parser, "--quiet", "show no progress")
 
 
-def add_lake(parser: argparse._ActionsContainer, told: str, *, required: bool = True) -> None:
-    """Add the arguments that name a lake: a folder or s3://bucket/prefix."""
-    add_value(parser, "--lake", "DIR|URL", told, type=_lake_argument, required=required)
-    told = "for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables"
-    add_value(parser, "--storage-option", "K=V", told, type=_storage_option, action="append")
+def add_lake(parser: argparse._ActionsContainer, text: str, *, required: bool = True) -> None:
+    """Add the arguments that name a lake: a folder or s3://bucket/prefix; `text` is their help text."""
+    add_value(parser, "--lake", "DIR|URL", text, type=_lake_argument, required=required)
+    text = "for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables"
+    add_value(parser, "--storage-option", "K=V", text, type=_storage_option, action="append")
 
 
 def add_broker(parser: argparse._ActionsContainer, data: str, server: str = "") -> None:
-    """Add the arguments that name a broker, by its data folder or by its HTTP server, and what they are for."""
+    """Add the arguments that name a broker by its data folder or its HTTP server, each help text with its suffix."""
     add_value(parser, "--path", "DIR", f"the broker's data folder{data}")
     url = "http(s)://user:password@host:15672"
     add_value(parser, "--url", "URL", f"the broker's HTTP server, {url}{server}", type=_url)
@@ -209,9 +208,9 @@ def _url(text: str) -> str:
 
 
 def options_of(kind: Callable[..., Options], arguments: argparse.Namespace, **found: Any) -> Options:
-    """Return the options of a job: the fields that are given here, else those that arguments of their name have.
+    """Return the options of a job: the values in `found`, and for all other fields the arguments of the same name.
 
-    Shapes: `kind` is a dataclass; its field `spark`, if it has one, starts Spark as the arguments request.
+    Shapes: `kind` is a dataclass; its field `spark`, if it has one, becomes a function that starts Spark.
     """
     for name in (each.name for each in fields(cast("Any", kind))):
         if name == "spark":
@@ -231,7 +230,7 @@ def _lake_argument(text: str) -> Path | str:
 
 
 def open_lake(place: Path | str, version: int | str | None = None) -> Lake:
-    """Return the lake, at a version if one is given. Raises: JobFailed (USAGE) if there is none."""
+    """Return a lake, optionally at a version. Raises: JobFailed (USAGE) if the lake or the version does not exist."""
     from broker.pipeline.lake.lake import Lake
 
     with restated(LakeRefused, JobRefused):
@@ -239,7 +238,7 @@ def open_lake(place: Path | str, version: int | str | None = None) -> Lake:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file that appears only when it is complete. Raises: JobFailed."""
+    """Write a file that appears only once it is complete. Raises: JobFailed."""
     writing = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         write(writing)
@@ -252,16 +251,16 @@ def write_whole(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _storage_option(text: str) -> tuple[str, str]:
-    """Store an object store option as an environment variable, which the JVM and the workers inherit."""
+    """Set an object store option as an environment variable, which the JVM and the workers inherit."""
     name, value = name_and_text(text)
-    if not name.upper().startswith(OPTIONS):
+    if not name.upper().startswith(OPTION_PREFIX):
         raise argparse.ArgumentTypeError(f"{name!r} is not an option of an object store, such as aws_region")
     os.environ[name.upper()] = value
     return name, value
 
 
 def path_argument(text: str) -> Path:
-    """Return the path that an argument names, as argparse's `type`. Raises: ArgumentTypeError for a URL."""
+    """Return the path that an argument names. Raises: ArgumentTypeError for a URL."""
     with restated(LakeRefused, argparse.ArgumentTypeError):
         return local_path(text)
 
@@ -282,7 +281,7 @@ def spark_of(arguments: argparse.Namespace) -> SparkSession:
     made = session(master=arguments.master or LOCAL, conf=conf, app=chosen.app, formats=False)
     if SparkLog.current is not None:
         SparkLog.current.take_root_logger()
-    # Spark's handler would call the JVM to cancel, in the middle of another call; the JVM ends with this process.
+    # Spark's own handler calls the JVM to cancel jobs, possibly during another call. The JVM ends with this process.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return made
@@ -291,21 +290,20 @@ def spark_of(arguments: argparse.Namespace) -> SparkSession:
 def carry_out(
     arguments: argparse.Namespace, name: str, work: Callable[[Progress], Summary], *, engine: bool = True
 ) -> int:
-    """Run a command's job, show its progress and its summary, and return the exit code; a failure is one line.
+    """Run a command's job, show progress and summary, and return the exit code; a failure is printed as one line.
 
-    Shapes: `engine` says whether the job uses Spark; its first line then says which.
-
+    Shapes: `engine` says whether the job uses Spark; if so, the first line names the session.
     Raises: BadUsage, SettingsError, Unanswered, which the command line reports itself.
     """
     progress = Progress(name, quiet=arguments.quiet)
     try:
         if engine and "warm" in arguments:
-            arguments.session = replace(choose(arguments), app=f"slotmq-{name}")
+            arguments.session = replace(choose_session(arguments), app=f"slotmq-{name}")
             progress.say(str(arguments.session))
         summary = work(progress)
     except (BadUsage, SettingsError, Unanswered):
         raise
-    except Exception as error:  # noqa: BLE001 - a stack trace through two languages helps no user
+    except Exception as error:  # noqa: BLE001 - users cannot do anything with a stack trace through two languages
         from broker.pipeline.spark.log import failure_of
 
         progress.close()
@@ -320,7 +318,7 @@ def carry_out(
 
 @dataclass(frozen=True, slots=True)
 class SessionChoice:
-    """A server, or why there is none."""
+    """The Spark server to use, or the reason for a session of the job's own."""
 
     server: ServerState | None
     why: str = ""
@@ -333,17 +331,17 @@ class SessionChoice:
         return f"session: {self.server}{', started now' if self.started else ''}"
 
 
-def choose(arguments: argparse.Namespace) -> SessionChoice:
-    """Return the Spark that the arguments of `add_spark` request; start a server if they say so.
+def choose_session(arguments: argparse.Namespace) -> SessionChoice:
+    """Return the Spark that the arguments of `add_spark` request; start a server if they request that.
 
-    Raises: JobFailed, ServerRefused when a requested server is unavailable.
+    Raises: JobFailed; ServerRefused if a requested server is not available.
     """
     warm = arguments.warm or os.environ.get(ALWAYS_WARM, "") == "1"
-    asked = _asks_for_its_own(arguments)
-    if asked:
+    own = _own_session_reason(arguments)
+    if own:
         if arguments.warm:
-            raise ServerRefused(f"--warm and {asked}: the server has its own; start it with them")
-        return SessionChoice(None, asked)
+            raise ServerRefused(f"--warm and {own}: the server has its own; start it with them")
+        return SessionChoice(None, own)
     place = files()
     try:
         state, started = start(ServerRequest(), place) if warm else (place.use(), False)
@@ -353,15 +351,15 @@ def choose(arguments: argparse.Namespace) -> SessionChoice:
         return SessionChoice(None, str(refused))
     if state is None:
         return SessionChoice(None, "no server runs: --warm starts one")
-    if why := why_not(state):
+    if why := incompatibility(state):
         if arguments.warm:
             raise ServerRefused(f"{state} cannot be used: {why}; slotmq pipeline server stop")
         return SessionChoice(None, f"not {state}: {why}")
     return SessionChoice(state, started=started)
 
 
-def _asks_for_its_own(arguments: argparse.Namespace) -> str:
-    """Return the argument that a running server cannot satisfy, empty if there is none."""
+def _own_session_reason(arguments: argparse.Namespace) -> str:
+    """Return the argument that a running server cannot satisfy, "" if there is none."""
     if arguments.cold:
         return "--cold"
     if arguments.master is not None:
@@ -369,7 +367,7 @@ def _asks_for_its_own(arguments: argparse.Namespace) -> str:
     if arguments.driver_memory is not None:
         return f"--driver-memory {arguments.driver_memory}"
     lake = getattr(arguments, "lake", None)
-    if isinstance(lake, str):  # an object store, whose keys are in this process's environment
+    if isinstance(lake, str):  # an object store, whose credentials are in this process's environment
         return f"--lake {lake}"
     fixed = next((name for name, _ in arguments.conf if not name.startswith(RUNTIME)), None)
     return f"--conf {fixed}" if fixed else ""

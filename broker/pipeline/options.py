@@ -1,6 +1,6 @@
-"""Parses user input: the options of Spark's formats in any case, paths of this machine, and times.
+"""Parsers of user input: the options of Spark formats, in any case, paths on this machine, and times.
 
-A time is 2026-11-20 or 2026-11-20T08:30, with a zone or in UTC, or 7d for seven days ago.
+A time is 2026-11-20 or 2026-11-20T08:30, in UTC or with a zone, or 7d for seven days ago.
 """
 
 from __future__ import annotations
@@ -19,53 +19,52 @@ from broker.pipeline.faults import LakeRefused, PipelineFault
 
 Instant = datetime | str | None
 
-OF_SPARK: Final = ("spark.", "__")
-OF_TABLE: Final = frozenset(("owner", "provider"))  # added by Spark's catalog for every table
+SPARK_PREFIXES: Final = ("spark.", "__")
+CATALOG_OPTIONS: Final = frozenset(("owner", "provider"))  # added by Spark's catalog for every table
 NO_TABLE: Final = (
     "CREATE TABLE cannot be used, because Spark passes none of a table's options to a Python source; "
     "CREATE TEMPORARY VIEW v USING slotmq OPTIONS (...) can"
 )
 FLAGS: Final = {"true": True, "false": False}
-# One slash is enough: `Path("s3://bucket")` is written s3:/bucket. One letter is a drive, as others write paths.
+# One slash is enough, as `str(Path("s3://bucket"))` is "s3:/bucket". A single letter is a drive, not a scheme.
 URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-FIRST_MS: Final = 0  # all messages are later
+FIRST_MS: Final = 0  # no message is older
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 class GivenOptions:
-    """The options given to a format, without Spark's own.
-
-    Raises: `refused`, from each method for an invalid value.
-    """
+    """The options given to a format, without Spark's own. Every method raises `refused` for an invalid value."""
 
     def __init__(
-        self, options: Mapping[str, str], names: Sequence[str], refused: type[PipelineFault], unsaid: Sequence[str] = ()
+        self,
+        options: Mapping[str, str],
+        names: Sequence[str],
+        refused: type[PipelineFault],
+        hidden: Sequence[str] = (),
     ) -> None:
-        """Check the names. Shapes: `unsaid` options are accepted, too, but listed nowhere.
+        """Check the names. Shapes: `hidden` options are accepted too, but not named in errors.
 
-        Raises: `refused`, for an unknown name, and for a table of a catalog.
+        Raises: `refused` for an unknown name, and for a table of a catalog.
         """
-        if OF_TABLE.issubset(map(str.lower, options)):
+        if CATALOG_OPTIONS.issubset(map(str.lower, options)):
             raise refused(NO_TABLE)
-        known = {name.lower(): name for name in (*names, *unsaid)}
+        known = {name.lower(): name for name in (*names, *hidden)}
         self._refused = refused
         self._given: dict[str, str] = {}
         for name, value in options.items():
             lower = name.lower()
             if lower in known:
                 self._given[known[lower]] = value
-            elif not lower.startswith(OF_SPARK):
+            elif not lower.startswith(SPARK_PREFIXES):
                 close = get_close_matches(lower, known, 1)
-                hint = f"; did you mean {known[close[0]]}?" if close else f", but {', '.join(names)}"
+                hint = f"; did you mean {known[close[0]]}?" if close else f"; the options are {', '.join(names)}"
                 raise refused(f"there is no option {name!r}{hint}")
 
     def text(self, name: str) -> str | None:
-        """Return an option as text, None if it is not given."""
         return self._given.get(name)
 
     def flag(self, name: str) -> bool | None:
-        """Return a truth value, None if it is not given."""
         text = self._given.get(name)
         if text is not None and text.strip().lower() not in FLAGS:
             raise self._refused(f"the option {name} should be true or false, not {text!r}")
@@ -76,7 +75,7 @@ class GivenOptions:
         return default if math.isnan(number) else int(number)
 
     def number(self, name: str, default: float, least: float, most: float, *, whole: bool = False) -> float:
-        """Return a number from `least` to `most`."""
+        """Return a number from `least` to `most`; `default` if it was not given."""
         text = self._given.get(name)
         if text is None:
             return default
@@ -94,7 +93,7 @@ class GivenOptions:
 def local_path(name: str | Path, refused: type[PipelineFault] = LakeRefused) -> Path:
     """Return the path that a text or a file: URL names.
 
-    Raises: `refused` for any other URL, which as a path would be a folder named `s3:` in the current folder.
+    Raises: `refused` for any other URL, because `Path` would make it a folder named `s3:` in the current folder.
     """
     text = str(name)
     found = URL.match(text)
@@ -107,7 +106,7 @@ def local_path(name: str | Path, refused: type[PipelineFault] = LakeRefused) -> 
 
 
 def instant_ms(instant: Instant, now_ms: int) -> int | None:
-    """Return a time in milliseconds since 1970, None for None; one without a zone is UTC. Raises: LakeRefused."""
+    """Return a time in milliseconds since 1970, None for None; without a zone it is UTC. Raises: LakeRefused."""
     if instant is None:
         return None
     if isinstance(instant, str):
@@ -124,12 +123,12 @@ def instant_ms(instant: Instant, now_ms: int) -> int | None:
 
 
 def now_ms() -> int:
-    """Return the time of the machine's clock."""
+    """Return the current time of the system clock."""
     return time.time_ns() // 1_000_000
 
 
 def text_file(path: str | Path) -> str:
-    """Return the text of a file. Raises: ValueError with one line for the user."""
+    """Return the text of a UTF-8 file. Raises: ValueError, with one line for the user."""
     try:
         return Path(path).read_text(encoding="utf-8-sig")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A slice of a lake: the messages that a job works on, with the same arguments for all jobs."""
+"""The selection of a lake's messages that a job works on, with the same arguments for all jobs."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NOT_WORD: Final = re.compile(r"([^0-9A-Za-z_])")
 class Selection:
     """A selection of a lake's messages.
 
-    Shapes: `since` and `until` are times as the lake parses them; `queues` are names of queues and taps, empty for all;
-        `pattern` is a topic pattern over routing keys; `where` is a condition in SQL over the columns of messages.
+    Shapes: `since` and `until` are times as the lake parses them; `queues` are names of queues and taps, () for all;
+    `pattern` is a topic pattern for routing keys; `where` is an SQL condition on the columns of messages.
     """
 
     lake: Path | str
@@ -41,7 +41,7 @@ class Selection:
     vhost: str | None = None
 
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the messages, with the given columns. Raises: JobFailed (USAGE) for an invalid time or condition."""
+        """Return the selected messages. Raises: JobFailed (USAGE) for an invalid time or condition."""
         lake = open_lake(self.lake)
         with restated(LakeRefused, JobRefused):
             frame = lake.messages(spark, since=self.since, until=self.until)
@@ -49,9 +49,9 @@ class Selection:
         return frame if columns is None else frame.select(*columns)
 
     def of(self, frame: DataFrame) -> DataFrame:
-        """Return the messages of a frame that queues, pattern and condition select.
+        """Return the messages of a frame that match vhost, queues, pattern and condition.
 
-        Raises: JobFailed (USAGE) for a condition that is invalid SQL over these columns.
+        Raises: JobFailed (USAGE) for a condition that is not valid SQL for these columns.
         """
         if self.vhost is not None:
             frame = frame.where(F.col("vhost") == self.vhost)
@@ -67,14 +67,13 @@ class Selection:
         return frame
 
     def to_json(self) -> dict[str, object]:
-        """Return the values that identify the selection within the lake."""
         found = asdict(self)
         del found["lake"]
         return {**found, "queues": sorted(self.queues)}
 
 
 def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> None:
-    """Add the arguments that name a selection."""
+    """Add the arguments of a selection."""
     group = parser.add_argument_group("messages")
     add_lake(group, "the lake with the messages", required=required)
     moment = "such as 2026-11-20, 2026-11-20T08:30:00Z or 7d"
@@ -87,23 +86,20 @@ def add_selection(parser: argparse.ArgumentParser, *, required: bool = True) -> 
 
 
 def selection_of(arguments: argparse.Namespace) -> Selection:
-    """Return the selection of the arguments. Raises: BadUsage for an invalid time."""
+    """Return the selection that the arguments describe. Raises: BadUsage for an invalid time."""
     check_instants(arguments.since, arguments.until)
     return options_of(Selection, arguments)
 
 
 def check_instants(*instants: str | None) -> None:
-    """Check the times before the slow start of Spark. Raises: BadUsage for an invalid time."""
+    """Check times before the slow start of Spark. Raises: BadUsage for an invalid one."""
     with restated(LakeRefused, BadUsage):
         for instant in instants:
             instant_ms(instant, now_ms())
 
 
 def pattern_regex(pattern: str) -> str:
-    """Return a topic pattern as a regular expression over routing keys with a dot before each word.
-
-    The empty key has no word, and therefore no dot.
-    """
+    """Return a topic pattern as a regular expression for keys with a dot before each word; the empty key has none."""
     pieces = []
     for word in parse_pattern(pattern).words:
         if word == STAR:
@@ -116,6 +112,6 @@ def pattern_regex(pattern: str) -> str:
 
 
 def pattern_column(pattern: str) -> Column:
-    """Return the condition that a row's routing key matches."""
+    """Return the condition that a row's routing key matches a topic pattern."""
     words = F.when(F.col("routing_key") == "", "").otherwise(F.concat(F.lit("."), F.col("routing_key")))
     return words.rlike(rf"\A{pattern_regex(pattern)}\z")

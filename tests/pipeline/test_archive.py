@@ -130,7 +130,7 @@ def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path)
     folder.damage(2)
     lake, path = tmp_path / "lake", str(folder.path)
     with pytest.raises(
-        JobFailed, match=r"^1 of 200 messages cannot be read, more than 0: none of the batch was taken$"
+        JobFailed, match=r"^1 of 200 messages cannot be read, more than 0: none of the batch was archived$"
     ):
         archive(spark, tmp_path / "strict", path=path, max_bad="0")
     assert not messages_of(tmp_path / "strict") and not orphans(tmp_path / "strict")
@@ -147,7 +147,7 @@ def test_what_cannot_be_read_or_had_is_told(spark: SparkSession, tmp_path: Path)
     folder.add_gap(lost)
     last = folder.add_slot("audit", numbered(ROWS))
     with pytest.raises(
-        JobFailed, match=r"^1 slot with 50 messages had gone .*: slot 5 of tap .audit. \(50 messages\);"
+        JobFailed, match=r"^1 slot with 50 messages had disappeared .*: slot 5 of tap .audit. \(50 messages\);"
     ) as gap:
         archive(spark, lake, path=path, taps=("audit",))
     assert gap.value.code == GAP

@@ -194,7 +194,7 @@ def test_a_stream_brings_every_message_once(spark: SparkSession, tmp_path: Path)
     gone = folder.add_slot("audit", numbered(10))
     folder.add_slot("audit", numbered(10))
     folder.add_gap(gone, "bytes")
-    with pytest.raises(Exception, match="slot 7 of tap 'audit' in vhost '/' with 10 messages went") as refused:
+    with pytest.raises(Exception, match="slot 7 of tap 'audit' in vhost '/' with 10 messages was lost") as refused:
         seen.run()
     assert "SlotGap" in str(refused.value).splitlines()[0]
     assert seen.run(failOnGap="false") == [[*range(71, 81)]]

@@ -38,9 +38,9 @@ def archive(lake: Path, place: str, cursor: str = "archive", *, stop_at: str = "
         ending.callback(plan.stop)
         with suppress(Killed):
             target = run.target(where.get("url"))
-            while run.take(plan, target, _tasks):
-                run.step()
-        run.step()
+            while run.copy_batch(plan, target, _tasks):
+                run.release_slots()
+        run.release_slots()
         return {**run.values(), "said": said}
 
 

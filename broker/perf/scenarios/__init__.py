@@ -1,10 +1,10 @@
 """The scenarios of `slotmq perf`, by name; a scenario's module is imported on first use.
 
-A scenario's module has `add_<name>(commands)`, which adds its parser (made by `flags.add_scenario`) to an argparse
-subparsers action, and `run_<name>(options, progress) -> Result`, where `options` is what that parser parsed. Errors
-during a run are in `Result.failures`; an error that prevents the start is raised.
+The module of a scenario has `add_<name>(commands)`, which adds its parser (made by `flags.add_scenario`) to an argparse
+subparsers action, and `run_<name>(options, progress) -> Result`, which runs it with the parsed options. An error that
+prevents the start is raised; errors during the run are in `Result.failures`.
 
-Raises: `BadOptions` for options that contradict each other, `Fault`, `RunFailed` and OSError for a broker that refuses.
+Raises: `BadOptions` for options that contradict each other; `Fault`, `RunFailed` and OSError if the run cannot start.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ SCENARIOS: Final = {  # name -> the summary in `slotmq perf --help`
     "fanout": "publish each message into many queues, each with a wildcard binding and a consumer",
     "routing": "publish past many wildcard bindings, with routing keys that never repeat",
     "backlog": "publish without a consumer, then drain the queue",
-    "pingpong": "run pairs of clients that wait for each single message",
+    "pingpong": "run pairs of clients that answer each message with one message",
     "connections": "open and hold many connections: time and memory of each",
     "mqtt": "publish to MQTT subscribers, at QoS 0, 1 or 2, with any number of clients",
     "churn": "make and remove connections, channels, queues, bindings or consumers, over and over",
 }
-_MODULES: Final = {"connections": "connections", "churn": "connections", "mqtt": "mqtt"}  # the others: messages
+_MODULES: Final = {"connections": "connections", "churn": "connections", "mqtt": "mqtt"}  # all others: messages
 
 
 def add(name: str, commands: Any) -> None:

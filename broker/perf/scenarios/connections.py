@@ -1,4 +1,4 @@
-"""The scenarios without messages: connections that are opened and held, and objects created and deleted on them."""
+"""The scenarios without messages: open and hold connections, or create and delete objects on them."""
 
 from __future__ import annotations
 
@@ -17,39 +17,39 @@ from broker.perf import flags, wire
 from broker.perf.conductor import Stage, stage
 from broker.perf.faults import BrokenStream, Fault, Refusal, Stalled
 from broker.perf.histogram import Histogram
-from broker.perf.machine import Stopwatch, make_room
+from broker.perf.machine import Stopwatch, raise_file_limit
 from broker.perf.outcome import RunOutcome, cost_figures, time_figures
-from broker.perf.peer import CALL_LIMIT_S, Address, Ask, Script, answers, closing, next_frame, opening
+from broker.perf.peer import CALL_LIMIT_S, Address, Ask, Script, closing, is_answer, next_frame, opening
 from broker.perf.progress import RunProgress
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
 from broker.perf.topology import RunTopology
 
-KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")  # of objects that churn
+KINDS: Final = ("connections", "channels", "queues", "bindings", "consumers")  # what `churn` creates and deletes
 _EXCHANGE: Final = "amq.topic"
 _ON_A_QUEUE: Final = frozenset({"bindings", "consumers"})
-_MOST_CHANNELS: Final = 65_535
-_TURN_S: Final = 0.2
+_CHANNELS_MAX: Final = 65_535
+_POLL_S: Final = 0.2
 _BEAT: Final = wire.frame(wire.HEARTBEAT, 0, b"")
-_NOTHING: Final = (0, 0)  # the name of no method
+_NO_METHOD: Final = (0, 0)  # matches no method
 _SILENT: Final = f"no answer from the broker for {CALL_LIMIT_S:.0f} s"
 
 
 class Conversation(asyncio.Protocol):
-    """One of thousands of connections on one event loop; `ended` is told when it is no longer open.
+    """One of thousands of connections on one event loop; it calls `ended` when it is no longer open.
 
     Invariant: `fault` is the reason why the connection ended; None while it is open, and after connection.close-ok.
     """
 
     def __init__(self, ended: Callable[[Conversation], None], heartbeat_s: float = 0) -> None:
-        """Send nothing of AMQP but heartbeats, twice per interval, before a script."""
+        """Send heartbeats, twice per interval, and nothing else until a script runs."""
         self.fault: Fault | None = None
         self._beat_s = heartbeat_s / 2
         self._ended = ended
         self._open = True
         self._transport: asyncio.Transport
         self._received = bytearray()
-        self._awaited = _NOTHING
+        self._awaited = _NO_METHOD
         self._waiting: asyncio.Future[bytes] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -62,18 +62,18 @@ class Conversation(asyncio.Protocol):
         self._received += data
         try:
             while self._open and (found := next_frame(self._received)) is not None:
-                self._take(*found)
+                self._handle_frame(*found)
         except Fault as fault:
             self.end(fault)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        why = f"the connection is gone: {getattr(exc, 'strerror', None) or exc}"
+        why = f"the connection was lost: {getattr(exc, 'strerror', None) or exc}"
         self.end(Refusal(why if exc else "the broker closed the socket"))
 
     async def follow(self, script: Script) -> bool:
-        """Send the requests of a script, each after the answer to the one before; return whether all were answered."""
+        """Send a script's requests, each after the answer to the previous one; return whether all were answered."""
         loop = asyncio.get_running_loop()
-        payload: Any = None  # which starts the script
+        payload: Any = None  # None starts the script
         while self.fault is None:
             try:
                 request, self._awaited = script.send(payload)
@@ -87,7 +87,7 @@ class Conversation(asyncio.Protocol):
         return False
 
     def end(self, fault: Fault | None = None) -> None:
-        """Close the socket without a closing handshake; with a fault, end the script that waits, too."""
+        """Close the socket without the closing handshake; a fault also ends the waiting script."""
         if not self._open:
             return
         self._open, self.fault = False, fault
@@ -97,20 +97,20 @@ class Conversation(asyncio.Protocol):
         self._ended(self)
 
     def _beat(self) -> None:
-        """Send a heartbeat, now and as often as agreed, while the connection is open."""
+        """Send a heartbeat now and in every interval, while the connection is open."""
         if self._open:
             self._transport.write(_BEAT)
             asyncio.get_running_loop().call_later(self._beat_s, self._beat)
 
-    def _take(self, kind: int, payload: bytes) -> None:
-        """Take a frame. Raises: Refusal, BrokenStream."""
+    def _handle_frame(self, kind: int, payload: bytes) -> None:
+        """Pass an awaited answer to the script, and ignore heartbeats. Raises: Refusal, BrokenStream."""
         if kind not in (wire.METHOD, wire.HEARTBEAT):
-            raise BrokenStream(f"a frame of type {kind} where no message is awaited")
-        if kind == wire.HEARTBEAT or not answers(payload, self._awaited):
+            raise BrokenStream(f"an unexpected frame of type {kind}")
+        if kind == wire.HEARTBEAT or not is_answer(payload, self._awaited):
             return
         if self._awaited == wire.CONNECTION_CLOSE_OK:
             self.end()
-        self._awaited = _NOTHING
+        self._awaited = _NO_METHOD
         self._wake(payload)
 
     def _wake(self, payload: bytes) -> None:
@@ -119,13 +119,13 @@ class Conversation(asyncio.Protocol):
 
 
 class ScriptedRun:
-    """The conversations of a run, and the resource usage since its start.
+    """The conversations of a run, and the resources used since its start.
 
-    Invariant: `fault` is the first fault of any conversation, None without one; `lost` counts those that had one.
+    Invariant: `fault` is the first fault of any conversation, None if there was none; `lost` counts all faults.
     """
 
     def __init__(self, stage: Stage, heartbeat_s: float = 0) -> None:
-        stage.control.close()  # the broker's limit and memory are for the connections that the run counts
+        stage.control.close()  # it must not count towards the broker's limit and memory
         self.stage = stage
         self.options = stage.options
         self.address: Address = stage.options.uri
@@ -135,12 +135,11 @@ class ScriptedRun:
         self._heartbeat_s = heartbeat_s
         if stage.processes:
             stage.processes.reset_peak()
-        self._outset, self._watch = stage.usage(), Stopwatch()
+        self._usage_before, self._stopwatch = stage.usage(), Stopwatch()
 
     @property
     def stopping(self) -> bool:
-        """Whether nothing further may begin, after a fault or Ctrl-C."""
-        return self.fault is not None or self.stage.interruption.asked
+        return self.fault is not None or self.stage.interruption.requested
 
     async def repeat(
         self,
@@ -150,11 +149,11 @@ class ScriptedRun:
         stage: str = "",
         per_s: float | None = None,
         until_s: float = math.inf,
-        last: bool = False,
+        always: bool = False,
     ) -> None:
-        """Repeat these works concurrently, `total` times in all; None for no limit.
+        """Run these works concurrently, over and over, `total` times in all; None for no limit.
 
-        A fault, Ctrl-C or the time `until_s` stops further work, unless it is the `last`.
+        A fault, Ctrl-C or the time `until_s` ends the repetition, unless all work must `always` be done.
         """
         began_s, ends = time.monotonic(), count(1)
         numbers = count() if total is None else iter(range(total))
@@ -163,8 +162,8 @@ class ScriptedRun:
             for number in numbers:
                 due_s = began_s + number / per_s if per_s else 0.0
                 while (early_s := due_s - time.monotonic()) > 0 and not self.stopping:  # noqa: ASYNC110  Ctrl-C is a flag
-                    await asyncio.sleep(min(_TURN_S, early_s))
-                if (self.stopping or time.monotonic() >= until_s) and not last:
+                    await asyncio.sleep(min(_POLL_S, early_s))
+                if (self.stopping or time.monotonic() >= until_s) and not always:
                     return
                 await work()
                 if stage:
@@ -173,44 +172,44 @@ class ScriptedRun:
         await asyncio.gather(*map(worker, works))
 
     async def dial(self, script: Script) -> Conversation | None:
-        """Return a new conversation that has followed `script`; None, with the fault, if it could not."""
-        address, made = self.address, partial(Conversation, self._forget, self._heartbeat_s)
+        """Return a new connection that has followed `script`; None, after recording the fault, if it failed."""
+        address, made = self.address, partial(Conversation, self._ended, self._heartbeat_s)
         connect = asyncio.get_running_loop().create_connection
         try:
             tls = address.tls_context() if address.tls else None
             async with asyncio.timeout(CALL_LIMIT_S):
                 _, talk = await connect(made, address.host, address.port, ssl=tls, family=address.family)
         except OSError as error:
-            self._note(Refusal(f"no more connections: {error.strerror or error}"))
+            self._record_fault(Refusal(f"no more connections: {error.strerror or error}"))
             return None
         self.open.add(talk)
         return talk if await talk.follow(script) else None
 
     def result(self, figures: dict[str, Figure], failures: list[str], busy_share: float) -> Result:
-        """Return the result document, after closing what is still open."""
+        """Close the remaining connections, and return the result document."""
         for talk in list(self.open):
             talk.end()
-        outcome, watch = RunOutcome(self.stage.progress, self.options.interval), self._watch
-        outcome.seconds, outcome.cpu_s, outcome.busy_share = watch.seconds(), watch.cpu_s(), busy_share
-        outcome.before, outcome.after, outcome.failures = self._outset, self.stage.usage(), failures
+        outcome, stopwatch = RunOutcome(self.stage.progress, self.options.interval), self._stopwatch
+        outcome.seconds, outcome.cpu_s, outcome.busy_share = stopwatch.seconds(), stopwatch.cpu_s(), busy_share
+        outcome.before, outcome.after, outcome.failures = self._usage_before, self.stage.usage(), failures
         return self.stage.result(outcome, figures)
 
-    def _forget(self, talk: Conversation) -> None:
+    def _ended(self, talk: Conversation) -> None:
         self.open.discard(talk)
         if talk.fault is not None:
-            self._note(talk.fault)
+            self._record_fault(talk.fault)
 
-    def _note(self, fault: Fault) -> None:
+    def _record_fault(self, fault: Fault) -> None:
         self.fault = self.fault or fault
         self.lost += 1
 
 
 def add_connections(commands: Any) -> None:
-    """Add the scenario's parser."""
+    """Add the parser of connections."""
     parser = flags.add_scenario(commands, "connections", SCENARIOS["connections"])
     load = parser.add_argument_group("connections")
     flags.add(load, "-n --connections", "N", flags.count, "number of connections", 1000)
-    channels = flags.at_most(flags.count_or_none, _MOST_CHANNELS, "AMQP can number")
+    channels = flags.at_most(flags.count_or_none, _CHANNELS_MAX, "AMQP can number")
     flags.add(load, "-X --channels", "N", channels, "channels per connection", 1)
     flags.add(load, "-w --at-once", "N", flags.count, "simultaneous handshakes", 1)
     flags.add(load, "-r --rate", "R", flags.rate, "open at most R per second")
@@ -219,41 +218,38 @@ def add_connections(commands: Any) -> None:
 
 
 def run_connections(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Open, hold and close the connections. Raises: Fault, OSError if no connection could be opened."""
-    make_room(options.connections + 1)
+    """Open, hold and close connections. Raises: Fault, OSError if no connection could be opened."""
+    raise_file_limit(options.connections + 1)
     with stage(options, RunTopology(()), progress) as here:
-        return asyncio.run(Gathering(here, options.heartbeat).run())
+        return asyncio.run(ConnectionHold(here, options.heartbeat).run())
 
 
-class Gathering(ScriptedRun):
-    """The connections of a run.
-
-    Invariant: every opened connection is closed, also after Ctrl-C, and the result says how many there were.
-    """
+class ConnectionHold(ScriptedRun):
+    """The scenario `connections`. Invariant: every opened connection is closed, even after Ctrl-C, and counted."""
 
     async def run(self) -> Result:
-        """Return the result. Raises: Fault if no connection could be opened."""
+        """Run the scenario. Raises: Fault if no connection could be opened."""
         options, opens, closes = self.options, Histogram(), Histogram()
         wanted = options.connections
-        before, watch = self.stage.usage(), Stopwatch()
+        before, stopwatch = self.stage.usage(), Stopwatch()
         opening_all = [partial(self._open, opens)] * options.at_once
         await self.repeat(opening_all, wanted, stage="opening", per_s=options.rate)
-        open_s, busy_share = watch.seconds(), watch.busy_share()
+        open_s, busy_share = stopwatch.seconds(), stopwatch.busy_share()
         opened, after_open = opens.count, self.stage.usage()
         if not opened and self.fault is not None:
             raise self.fault
         await self._hold()
         held, after_hold = len(self.open), self.stage.usage()
-        watch, talks = Stopwatch(), list(self.open)
+        stopwatch, talks = Stopwatch(), list(self.open)
         closing_all = [lambda: talks.pop().follow(timed(closes, closing()))] * options.at_once
-        await self.repeat(closing_all, held, stage="closing", last=True)
+        await self.repeat(closing_all, held, stage="closing", always=True)
         figures = {
             "opens": Figure(opened / open_s, "per_s"),
             **time_figures("open", opens),
             "open_mean": Figure(opens.mean_ns / 1e3, "us"),
             **cost_figures(before, after_hold, held, memory="memory_per_connection"),
             **cost_figures(before, after_open, opened, cpu="broker_cpu_per_open"),
-            "closes": Figure(closes.count / watch.seconds(), "per_s"),
+            "closes": Figure(closes.count / stopwatch.seconds(), "per_s"),
             **time_figures("close", closes),
             "opened": Figure(opened, "connections"),
             "held": Figure(held, "connections"),
@@ -270,16 +266,16 @@ class Gathering(ScriptedRun):
 
     async def _hold(self) -> None:
         now_s = time.monotonic()
-        until_s, tell_s = now_s + self.options.hold, now_s + self.options.interval
-        while (now_s := time.monotonic()) < until_s and not self.stage.interruption.asked and self.open:
-            await asyncio.sleep(min(_TURN_S, until_s - now_s))
-            if now_s >= tell_s:
-                tell_s += self.options.interval
+        until_s, show_s = now_s + self.options.hold, now_s + self.options.interval
+        while (now_s := time.monotonic()) < until_s and not self.stage.interruption.requested and self.open:
+            await asyncio.sleep(min(_POLL_S, until_s - now_s))
+            if now_s >= show_s:
+                show_s += self.options.interval
                 self.stage.progress.show(f"holding {len(self.open):,} connections  {until_s - now_s:.0f} s to go")
 
 
 def add_churn(commands: Any) -> None:
-    """Add the scenario's parser."""
+    """Add the parser of churn."""
     parser = flags.add_scenario(commands, "churn", SCENARIOS["churn"])
     load = parser.add_argument_group("churn")
     load.add_argument("kind", metavar="KIND", choices=KINDS, help=", ".join(KINDS))
@@ -290,17 +286,17 @@ def add_churn(commands: Any) -> None:
 
 
 def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Create and delete until the time is over. Raises: Fault, OSError if not even one object could be created."""
-    make_room(options.workers + 1)
+    """Create and delete objects until the run is over. Raises: Fault, OSError if none could be created."""
+    raise_file_limit(options.workers + 1)
     with stage(options, RunTopology(()), progress) as here:
         return asyncio.run(Churn(here).run())
 
 
 class Churn(ScriptedRun):
-    """The workers of a run. Invariant: a worker that is told to stop deletes what it created."""
+    """The scenario `churn`. Invariant: a worker that is told to stop deletes what it created."""
 
     async def run(self) -> Result:
-        """Return the result. Raises: Fault if not even the first object could be created."""
+        """Run the scenario. Raises: Fault if not even one object could be created."""
         options, made, undone = self.options, Histogram(), Histogram()
         kind, numbers = options.kind, range(options.workers)
         workers = [CycleWorker(kind, self.address, options.durable, made, undone) for _ in numbers]
@@ -308,13 +304,13 @@ class Churn(ScriptedRun):
         if kind != "connections":
             talks = await asyncio.gather(*(self.dial(worker.begin()) for worker in workers))
         pairs = list(zip(workers, talks, strict=True))
-        before, watch = self.stage.usage(), Stopwatch()
+        before, stopwatch = self.stage.usage(), Stopwatch()
         until_s = time.monotonic() + (flags.seconds_of(options) or math.inf)
         async with asyncio.TaskGroup() as group:
-            telling = group.create_task(self._tell(undone))
+            showing = group.create_task(self._show_rate(undone))
             await self.repeat([partial(self._cycle, *pair) for pair in pairs], options.cycles, until_s=until_s)
-            took_s, busy_share, after = watch.seconds(), watch.busy_share(), self.stage.usage()
-            telling.cancel()
+            took_s, busy_share, after = stopwatch.seconds(), stopwatch.busy_share(), self.stage.usage()
+            showing.cancel()
         await asyncio.gather(*(talk.follow(worker.end()) for worker, talk in pairs if talk in self.open))
         cycles = undone.count
         if not cycles and self.fault is not None:
@@ -330,10 +326,10 @@ class Churn(ScriptedRun):
         return self.result(figures, failures, busy_share)
 
     async def _cycle(self, worker: CycleWorker, talk: Conversation | None) -> None:
-        """Run a worker's cycle, one of connections on a new connection each time."""
+        """Run one cycle of a worker; cycles of `connections` open a new connection each."""
         await (talk.follow(worker.cycle()) if talk else self.dial(worker.cycle()))
 
-    async def _tell(self, undone: Histogram) -> None:
+    async def _show_rate(self, undone: Histogram) -> None:
         while True:
             cycles, begun_s = undone.count, time.monotonic()
             await asyncio.sleep(self.options.interval)
@@ -342,7 +338,7 @@ class Churn(ScriptedRun):
 
 
 class CycleWorker:
-    """Create and delete one kind of object on a connection; any queue that it needs belongs to this worker alone."""
+    """Creates and deletes one kind of object on its connection, with a queue of its own where one is needed."""
 
     def __init__(self, kind: str, address: Address, durable: bool, made: Histogram, undone: Histogram) -> None:
         self._kind = kind
@@ -354,7 +350,7 @@ class CycleWorker:
         self._number = 0
 
     def begin(self) -> Script:
-        """Open the connection and create what the first cycle requires."""
+        """Open the connection and create what the cycles need."""
         yield from opening(self._address, channels=(1,))
         if self._kind in _ON_A_QUEUE:
             yield self._declare
@@ -366,37 +362,36 @@ class CycleWorker:
         yield from closing()
 
     def cycle(self) -> Script:
-        """Create an object and delete it, and record both times."""
-        for times, script in zip(self._times, self._pair(), strict=True):
+        for times, script in zip(self._times, self._scripts(), strict=True):
             yield from timed(times, script)
 
-    def _pair(self) -> tuple[Script, Script]:
-        """Return the scripts of one cycle, which create an object and delete it."""
+    def _scripts(self) -> tuple[Script, Script]:
+        """Return the two scripts of a cycle: one creates an object, the other deletes it."""
         self._number += 1
         match self._kind:
             case "connections":
                 return opening(self._address), closing()
             case "channels":
                 made: Ask = wire.method(2, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK
-                return _said(made), _said((wire.close(2, wire.CHANNEL_CLOSE), wire.CHANNEL_CLOSE_OK))
+                return _single(made), _single((wire.close(2, wire.CHANNEL_CLOSE), wire.CHANNEL_CLOSE_OK))
             case "queues":
-                return _said(self._declare), _said(self._delete)
+                return _single(self._declare), _single(self._delete)
             case "bindings":
-                key = f"perf.{self._number}.*.#"  # always new, like those of short-lived clients
+                key = f"perf.{self._number}.*.#"  # never repeated, as with short-lived clients
                 binding = self._queue, _EXCHANGE, key
                 made = wire.queue_bind(1, *binding), wire.QUEUE_BIND_OK
-                return _said(made), _said((wire.queue_unbind(1, *binding), wire.QUEUE_UNBIND_OK))
+                return _single(made), _single((wire.queue_unbind(1, *binding), wire.QUEUE_UNBIND_OK))
         cancel = wire.method(1, wire.BASIC_CANCEL, wire.short_string("churn") + b"\x00")
         made = wire.basic_consume(1, self._queue, "churn", auto_ack=True), wire.BASIC_CONSUME_OK
-        return _said(made), _said((cancel, wire.BASIC_CANCEL_OK))
+        return _single(made), _single((cancel, wire.BASIC_CANCEL_OK))
 
 
 def timed(times: Histogram, script: Script) -> Script:
-    """Run a script to its end, and record how long it took."""
+    """Run a script to its end and record its duration."""
     begun_ns = time.monotonic_ns()
     yield from script
     times.record(time.monotonic_ns() - begun_ns)
 
 
-def _said(ask: Ask) -> Script:
+def _single(ask: Ask) -> Script:
     yield ask

@@ -16,7 +16,7 @@ from broker.perf.outcome import RunOutcome, RunTally, cost_figures, time_figures
 from broker.perf.parts import Consumers, Load, Share
 from broker.perf.peer import PeerConnection, send_some
 from broker.perf.progress import RunProgress
-from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
+from broker.perf.receiver import DeliveryQuota, LatencyRecorder, Receiver, ReceiverPace
 from broker.perf.result import Figure, Result
 from broker.perf.scenarios import SCENARIOS
 from broker.perf.spool import DUE_BYTES, PASS_DIGITS, STAMP_BYTES, Material, Spool
@@ -24,13 +24,13 @@ from broker.perf.topology import RunTopology, add_addressing, addressing_of, num
 from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 _KEYS: Final = 10_000
-_RATE: Final = 1000.0  # of latency
+_RATE: Final = 1000.0  # messages per second in `latency`
 _MATCH_ALL: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # binding keys, used in rotation; each matches every key
 _WINDOW: Final = 1000
 _SEED: Final = 20_240_229
-_MOST_BINDINGS: Final = 5_000_000  # higher numbers match no binding
-_END_NS: Final = 5_000_000_000  # for the messages of pingpong that are in flight at the end
-_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # of binding keys, used in rotation
+_BINDINGS_MAX: Final = 5_000_000  # keys with a higher number match no binding
+_END_NS: Final = 5_000_000_000  # to receive the messages of pingpong that are in flight at the end
+_SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # binding keys, used in rotation
 
 
 def add_throughput(commands: Any) -> None:
@@ -41,14 +41,14 @@ def add_throughput(commands: Any) -> None:
 
 
 def run_throughput(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run at full speed, or at a rate. Raises: BadOptions, Fault, RunFailed, OSError."""
+    """Run at full speed, or at the given rate. Raises: BadOptions, Fault, RunFailed, OSError."""
     topology, load = addressed(options)
     with stage(options, topology, progress) as here:
         return here.result(here.run(load, count_queued=True))
 
 
 def addressed(options: argparse.Namespace) -> tuple[RunTopology, Load]:
-    """Resolve the options of throughput or latency into the topology and the load. Raises: BadOptions."""
+    """Return the topology and the load that the options of throughput or latency describe. Raises: BadOptions."""
     flags.check_sides(options)
     topology, keys, copies = addressing_of(options)
     material = flags.material_of(options, topology.exchange, keys)
@@ -64,16 +64,17 @@ def add_latency(commands: Any) -> None:
 
 
 def run_latency(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run a steady rate, and measure the time of each message from when it was due.
+    """Publish at a steady rate, and measure the time of each message from when it was due.
 
-    A publisher that waits for a slow broker sends late; counted from the time of sending, those messages would look
-    fast. Hence the open schedule: latency counts from the time when a message was due. The lateness of sending is
-    shown, too.
+    A publisher that waits for a slow broker sends late. Measured from the time of sending, its messages would look
+    fast. So latency counts from when they were due (an open schedule); the lateness of sending is shown separately.
 
     Raises: BadOptions, Fault, RunFailed, OSError.
     """
     if options.size < DUE_BYTES:
-        raise BadOptions(f"--size {options.size}: the time that is measured from takes {DUE_BYTES} bytes of the body")
+        raise BadOptions(
+            f"--size {options.size}: the body needs {DUE_BYTES} bytes for the time when the message is due"
+        )
     flags.check_sides(options, both="latency needs a publisher and a consumer")
     topology, load = addressed(options)
     with stage(options, topology, progress) as here:
@@ -92,7 +93,7 @@ def add_fanout(commands: Any) -> None:
 
 
 def run_fanout(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run a consumer for each of many queues. Raises: BadOptions, Fault, RunFailed, OSError."""
+    """Publish each message to many queues, each with a consumer. Raises: BadOptions, Fault, RunFailed, OSError."""
     flags.check_sides(options, both="fanout needs a publisher and a consumer")
     own = own_name()
     queues = numbered(own, options.consumers)
@@ -110,7 +111,7 @@ def add_routing(commands: Any) -> None:
     """Add the parser of routing."""
     parser = flags.add_scenario(commands, "routing", SCENARIOS["routing"])
     load = flags.add_load(parser)
-    bindings = flags.within(flags.count, 1, _MOST_BINDINGS, f"too many: at most {_MOST_BINDINGS}")
+    bindings = flags.within(flags.count, 1, _BINDINGS_MAX, f"too many: at most {_BINDINGS_MAX}")
     flags.add(load, "--bindings", "N", bindings, "number of bindings", 10_000)
     flags.add(load, "--match", "SHARE", flags.share, "share of messages that match a binding", "1%")
     flags.add(load, "--queues", "N", flags.count, "number of bound queues", 10)
@@ -119,7 +120,7 @@ def add_routing(commands: Any) -> None:
 
 
 def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Add the bindings, then publish past them. Raises: BadOptions, Fault, RunFailed, OSError."""
+    """Add the bindings, then publish. Raises: BadOptions, Fault, RunFailed, OSError."""
     flags.check_sides(options)
     if not options.producers:
         raise BadOptions("routing needs a publisher")
@@ -142,23 +143,23 @@ def run_routing(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 def binding_key(number: int) -> str:
-    """Return the wildcard binding of a number; it matches only the keys of that number."""
+    """Return the wildcard binding key number `number`; it matches only routing keys of that number."""
     return _SHAPES[number % len(_SHAPES)].format(f"{number:07d}")
 
 
 def routing_keys(bindings: int, match: float) -> tuple[str, ...]:
-    """Return keys of which a share matches a binding, in an order that no cache can predict."""
+    """Return keys in random order, of which the share `match` matches a binding."""
     draw = Random(_SEED)
     matching = round(_KEYS * match)
     numbers = [draw.randrange(bindings) for _ in range(matching)]
-    numbers += [draw.randrange(_MOST_BINDINGS, 2 * _MOST_BINDINGS) for _ in range(_KEYS - matching)]
+    numbers += [draw.randrange(_BINDINGS_MAX, 2 * _BINDINGS_MAX) for _ in range(_KEYS - matching)]
     draw.shuffle(numbers)
     return tuple(_key(number, draw) for number in numbers)
 
 
 def _key(number: int, draw: Random) -> str:
-    """Return a key that has its number in the position where the binding of that number expects it."""
-    words = [f"{number:07d}", PASS_DIGITS, f"{draw.randrange(_MOST_BINDINGS, 2 * _MOST_BINDINGS):07d}"]
+    """Return a routing key with its number where the binding key of that number expects it."""
+    words = [f"{number:07d}", PASS_DIGITS, f"{draw.randrange(_BINDINGS_MAX, 2 * _BINDINGS_MAX):07d}"]
     return ".".join(["route", *(words if number % len(_SHAPES) in (0, 2) else reversed(words))])
 
 
@@ -172,7 +173,7 @@ def add_backlog(commands: Any) -> None:
 
 
 def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Publish messages without a consumer, and drain them afterwards. Raises: BadOptions, Fault, RunFailed, OSError."""
+    """Publish without a consumer, then drain the queues. Raises: BadOptions, Fault, RunFailed, OSError."""
     flags.check_sides(options, both="backlog needs a publisher, and a consumer to drain it")
     queues = numbered(own_name(), options.queues)
     topology = RunTopology(tuple(queues), arguments=dict(options.queue_args))
@@ -199,7 +200,6 @@ def run_backlog(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 def _append(first: RunOutcome, second: RunOutcome) -> None:
-    """Append the second outcome to the first."""
     first.intervals += [replace(one, at_s=one.at_s + first.seconds) for one in second.intervals]
     first.seconds += second.seconds
     first.deliver_s = second.deliver_s
@@ -213,7 +213,7 @@ def _append(first: RunOutcome, second: RunOutcome) -> None:
 
 
 def add_pingpong(commands: Any) -> None:
-    """Add the scenario's parser."""
+    """Add the parser of pingpong."""
     parser = flags.add_scenario(commands, "pingpong", f"{SCENARIOS['pingpong']}, unconfirmed")
     load = parser.add_argument_group("load")
     flags.add(load, "-x --pairs", "N", flags.count, "number of pairs", 8)
@@ -225,7 +225,7 @@ def add_pingpong(commands: Any) -> None:
 
 
 def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run the scenario. Raises: BadOptions, Fault, RunFailed, OSError."""
+    """Run pairs of clients, each with one message in flight. Raises: BadOptions, Fault, RunFailed, OSError."""
     queues = numbered(own_name(), 2 * options.pairs)
     load = Load(
         address=options.uri,
@@ -246,16 +246,16 @@ def run_pingpong(options: argparse.Namespace, progress: RunProgress) -> Result:
 
 
 class PairSide(Receiver):
-    """One side of a pair: consumes its own queue, and answers into the other side's queue."""
+    """One side of a pair: consumes its own queue, and publishes each answer to the other side's queue."""
 
-    def __init__(self, peer: PeerConnection, spool: Spool, watch: Watch, quota: DeliveryQuota) -> None:
-        super().__init__(peer, ReceiverPace(0, 0), watch, DeliveryQuota(None))
+    def __init__(self, peer: PeerConnection, spool: Spool, latencies: LatencyRecorder, quota: DeliveryQuota) -> None:
+        super().__init__(peer, ReceiverPace(0, 0), latencies, DeliveryQuota(None))
         self.sent = 0
         self._spool = spool
         self._messages = quota
 
     def serve(self) -> None:
-        """Send the message, unless the limit is reached. Raises: OSError."""
+        """Send a message, unless the limit is reached. Raises: OSError."""
         if self._messages.take(1):
             self._spool.stamp_all(0, self._spool.stride, time.monotonic_ns())
             self.sent += 1
@@ -273,7 +273,7 @@ class PairSide(Receiver):
 
 
 class Pairs(Consumers):
-    """The pairs of one process. Invariant: each pair has one message in flight."""
+    """The pairs of clients in one process. Invariant: each pair has one message in flight."""
 
     members: Sequence[PairSide]
 
@@ -283,22 +283,20 @@ class Pairs(Consumers):
         super().__init__(replace(share, load=replace(share.load, deliveries=deliveries)))
 
     def _connect(self, load: Load, number: int) -> Iterator[PairSide]:
-        """Yield the sides of a pair, each connected to its queue."""
+        """Yield both sides of a pair, each connected to its queue."""
         here, there = load.material.keys[2 * number : 2 * number + 2]
         for own, other in ((here, there), (there, here)):
             peer = PeerConnection(load.address, CONSUME_CHANNEL)
             peer.call(wire.method(PUBLISH_CHANNEL, wire.CHANNEL_OPEN, b"\x00"), wire.CHANNEL_OPEN_OK)
             peer.consume(own, CONSUMER_TAG, auto_ack=True, prefetch=0)
-            yield PairSide(peer, Spool(replace(load.material, keys=(other,)), 0, 1), self._watch, self._quota)
+            yield PairSide(peer, Spool(replace(load.material, keys=(other,)), 0, 1), self._latencies, self._quota)
 
     def start(self, at_ns: int) -> None:
-        """Let the first side of each pair send."""
         super().start(at_ns)
         for side in self.members[::2]:
             side.serve()
 
     def stop(self, now_ns: int) -> None:
-        """Stop answering."""
         super().stop(now_ns)
         self._quota.left = 0
 

@@ -1,4 +1,4 @@
-"""MQTT: publishers and subscribers at QoS 0, 1 or 2, on any broker of MQTT 3.1.1 or 5."""
+"""The scenario `mqtt`: publishers and subscribers at QoS 0, 1 or 2, on any MQTT 3.1.1 or 5 broker."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Final
 
 from broker.perf import flags
 from broker.perf.conductor import Conductor
-from broker.perf.crew import Interruption
 from broker.perf.faults import BadOptions
 from broker.perf.mqtt_wire import MQTT_PORTS, VERSIONS, MqttPeer, PacketScanner, publish
 from broker.perf.outcome import time_figures
 from broker.perf.parts import Consumers, Load, Publishers
-from broker.perf.peer import ROOM_BYTES, send_some
+from broker.perf.peer import BUFFER_BYTES, send_some
+from broker.perf.process_group import Interruption
 from broker.perf.progress import RunProgress
 from broker.perf.receiver import Receiver, ReceiverPace
 from broker.perf.result import Figure, Result
@@ -28,20 +28,20 @@ _PACKET_IDS: Final = 0xFFFF
 
 
 def add_mqtt(commands: Any) -> None:
-    """Add the scenario's parser."""
+    """Add the parser of mqtt."""
     parser = flags.add_scenario(commands, "mqtt", SCENARIOS["mqtt"], "mqtt://guest:guest@127.0.0.1:1883", MQTT_PORTS)
     load = parser.add_argument_group("load")
-    few = flags.at_most(flags.count, _PACKET_IDS, "MQTT has packet ids")
+    ids = flags.at_most(flags.count, _PACKET_IDS, "MQTT has packet ids")
     flags.add(load, "-x --publishers --producers", "N", flags.count_or_none, "publishers", 1)
     flags.add(load, "-y --subscribers --consumers", "N", flags.count_or_none, "subscribers, each gets all messages", 1)
     load.add_argument("-Q", "--qos", type=int, choices=(0, 1, 2), default=0, help="of publishes and subscriptions")
     load.add_argument("-V", "--protocol", choices=tuple(VERSIONS), default="5", help="version of MQTT, default 5")
-    sizes = flags.at_most(flags.size, ROOM_BYTES // 4, "this client takes")
+    sizes = flags.at_most(flags.size, BUFFER_BYTES // 4, "this client accepts")
     flags.add(load, "-s --size", "SIZE", sizes, "size of a payload in bytes", STAMP_BYTES)
     flags.add(load, "-t --topic", "NAME", str, "the topic, default one of the run's own")
-    flags.add(load, "--topics", "N", few, "N topics below it, subscribed to by NAME/#")
-    flags.add(load, "-c --confirm", "N", few, "unacknowledged messages of a publisher", 1000)
-    flags.add(load, "-P --prefetch", "N", few, "the receive maximum of a subscriber (MQTT 5)", 0)
+    flags.add(load, "--topics", "N", ids, "N topics below it, subscribed to by NAME/#")
+    flags.add(load, "-c --confirm", "N", ids, "unacknowledged messages of a publisher", 1000)
+    flags.add(load, "-P --prefetch", "N", ids, "the receive maximum of a subscriber (MQTT 5)", 0)
     flags.add_flow(load, "subscriber")
     flags.add_switch(load, "--retain", "publish retained messages, which stay in the broker")
     flags.add_switch(load, "--shared", "one shared subscription: each message reaches one subscriber")
@@ -51,21 +51,21 @@ def add_mqtt(commands: Any) -> None:
 
 @dataclass(frozen=True, slots=True)
 class MqttMaterial(Material):
-    """The parts from which PUBLISH packets are encoded."""
+    """The parameters from which PUBLISH packets are encoded."""
 
     level: int = 5
     qos: int = 0
     retain: bool = False
-    client_id: str = ""  # the beginning of each client's
+    client_id: str = ""  # the prefix of each client's id
     lasting: bool = False
 
     def encoded(self, key: str, number: int, body: bytes) -> bytes:
-        """Return a message as it is sent; the first one has packet id 1."""
+        """Return a message as it is sent, with packet id `number`."""
         return publish(self.level, key, body, self.qos, number, retain=self.retain)
 
 
 def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Run the scenario. Raises: BadOptions, Fault, RunFailed, OSError."""
+    """Publish to the subscribers. Raises: BadOptions, Fault, RunFailed, OSError."""
     if not options.producers and (options.topic is None or not options.consumers):
         raise BadOptions("-x 0 receives what others publish: name the topic with -t, and subscribers with -y")
     level, own = VERSIONS[options.protocol], own_name()
@@ -79,7 +79,7 @@ def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
     expected = outcome.tally.published * (1 if options.shared else options.consumers)
     lost = expected - outcome.tally.delivered
     if options.producers and not options.cmessages and not options.qos and lost > 0:
-        figures["lost"] = Figure(lost, "messages")  # QoS 0 promises nothing
+        figures["lost"] = Figure(lost, "messages")  # at QoS 0 a loss is no failure
     return outcome.result(options, f"MQTT {options.protocol}", figures, None)
 
 
@@ -99,7 +99,7 @@ def _load(options: argparse.Namespace, own: str, level: int) -> Load:
 
 
 class MqttSender(Sender):
-    """Publish, and answer each PUBREC between two messages."""
+    """Publishes, and answers each PUBREC between two messages."""
 
     scanner: PacketScanner
     _answers = b""
@@ -108,7 +108,7 @@ class MqttSender(Sender):
         return EVENT_READ | EVENT_WRITE if self._answers else super().interest(now_ns)
 
     def push(self, now_ns: int) -> None:
-        """Send the pending bytes, the answers, or else the next slice. Raises: OSError."""
+        """Send the pending bytes, then the answers, and only then the next slice. Raises: OSError."""
         if not self._pending:
             self._answers = send_some(self._socket, self._answers + self.scanner.take_answers())
         if not self._answers:
@@ -133,7 +133,7 @@ class MqttPublishers(Publishers):
 
 
 class MqttReceiver(Receiver):
-    """Receive, and acknowledge each message."""
+    """Receives, and acknowledges each message."""
 
     scanner: PacketScanner
 
@@ -143,7 +143,7 @@ class MqttReceiver(Receiver):
         return done
 
     def _ack(self, upto: int) -> None:
-        self.acked = upto  # the scanner has the answers
+        self.acked = upto  # `_scan` sends the acknowledgements
 
 
 class MqttSubscribers(Consumers):
@@ -158,4 +158,4 @@ class MqttSubscribers(Consumers):
         )
         for topic_filter in load.queues[consumer]:
             peer.subscribe(topic_filter, material.qos)
-        yield MqttReceiver(peer, load.demand, self._watch, self._quota)
+        yield MqttReceiver(peer, load.demand, self._latencies, self._quota)

@@ -1,4 +1,4 @@
-"""`slotmq pipeline archive`: copies the slots of taps into a lake, each message once, then releases them."""
+"""`slotmq pipeline archive`: copy the slots of taps into a lake, each message once, then release them."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ from broker.pipeline.source.slot_source import SlotSource
 from broker.pipeline.spark.tasks import run_tasks
 
 CURSOR: Final = "archive"
-CURSOR_MAX_BYTES: Final = 242  # a file's name has up to 255, and the archive's files add a suffix
+CURSOR_MAX_BYTES: Final = 242  # a file name has at most 255 bytes, and the archive's files add a suffix
 BATCH_BYTES: Final = 1 << 30
-BATCH_SLOTS: Final = 10_000  # the driver and each task have a list of them
+BATCH_SLOTS: Final = 10_000  # the driver and each task have a list of slots in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ArchiveOptions:
     """The source and the target of an archive.
 
     Shapes: either `path`, a data folder, or `url`, http(s)://user:password@host:15672, is set; `taps` are names or
-        globs, none for all; setting `stop` ends an archive that follows.
+    globs, () for all; with `follow`, setting `stop` ends the archive.
     """
 
     spark: Callable[[], SparkSession]
@@ -86,7 +86,7 @@ def add_archive(commands: Any) -> None:
     add_switch(
         command, "--accept-restored", "continue if a copy of the data folder was restored, and keep both histories"
     )
-    add_switch(command, "--take-over", "continue after what an archive with another cursor took from the taps")
+    add_switch(command, "--take-over", "continue after the slots that an archive with another cursor has archived")
     command.add_argument(
         "--no-seal", dest="seal", action="store_false", help="leave out messages not yet in slot files"
     )
@@ -112,10 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check_cursor(name: str) -> None:
-    """Check that a name can be a folder, and a cursor of the broker, which would refuse to release slots for others.
-
-    Raises: BadUsage.
-    """
+    """Check that a name is valid for a folder, and for a cursor of the broker. Raises: BadUsage."""
     if "/" in name or name.startswith("."):
         raise BadUsage(f"--cursor {name!r} cannot be the name of a folder")
     if not name.isprintable() or not 1 <= len(name.encode()) <= CURSOR_MAX_BYTES:
@@ -126,7 +123,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
     """Archive, and return the summary. Raises: JobFailed, with GAP if messages are lost."""
     with faults_fail_the_job():
         catalog = open_catalog(options.path, options.url)
-        catalog.view()  # an unreachable broker leaves no new lake
+        catalog.view()  # fail before a lake is created if the broker cannot be reached
         with restated((LakeRefused, SourceRefused), JobRefused):
             _check_taps(options)
             lake = Lake(options.lake, create=True)
@@ -139,7 +136,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
             progress.step("starting Spark")
             spark = options.spark()
             progress.step("archiving")
-            _stream(spark, options, run, progress)
+            _copy_batches(spark, options, run, progress)
         except Exception as error:
             if isinstance(fault_in(error), TapTaken):
                 run.withdraw()
@@ -156,46 +153,46 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 
 
 def _check_taps(options: ArchiveOptions) -> None:
-    """Check that the taps given by name exist: an archive of a misspelt tap would refuse the right one."""
-    source = SlotSource(_chosen(options))
+    """Check that taps given by name exist: an archive of a misspelt tap could not be resumed with the right one."""
+    source = SlotSource(_slot_options(options))
     with closing(source.catalog):
         source.check_taps(source.catalog.view())
 
 
-def _chosen(options: ArchiveOptions) -> dict[str, str]:
-    """Return the options of the source that select slots."""
+def _slot_options(options: ArchiveOptions) -> dict[str, str]:
+    """Return the source options that select slots."""
     return given_options({"path": options.path, "url": options.url, "vhost": options.vhost, "tap": options.taps})
 
 
-def _stream(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
-    """Archive batch by batch, up to the slots that exist now, or until stopped."""
+def _copy_batches(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
+    """Copy batch by batch, up to the slots that currently exist or, with `follow`, until stopped."""
     stop = options.stop or threading.Event()
     limits = {"maxBytesPerTrigger": str(options.batch_bytes), "maxSlotsPerTrigger": str(BATCH_SLOTS)}
-    stream = SealStream({**_chosen(options), **limits, "failOnGap": str(not options.allow_gap)})
+    stream = SealStream({**_slot_options(options), **limits, "failOnGap": str(not options.allow_gap)})
     try:
         if not options.follow:
             stream.prepareForTriggerAvailableNow()
-        with _stopped_by_signal(stop, options.follow):
-            take = partial(run.take, stream, run.target(options.url), partial(run_tasks, spark))
+        with _stop_on_signal(stop, options.follow):
+            copy_next = partial(run.copy_batch, stream, run.target(options.url), partial(run_tasks, spark))
             while not stop.is_set():
                 began_s = time.monotonic()
-                taken = take()
-                totals = run.step()
+                was_copied = copy_next()
+                totals = run.release_slots()
                 progress.add(slots=totals.slots - progress.slots, rows=totals.rows - progress.rows, lag=totals.lag)
                 if options.follow:
-                    run.tend()
+                    run.maintain()
                     stop.wait(options.every_s - (time.monotonic() - began_s))
-                elif not taken:
+                elif not was_copied:
                     break
     finally:
         stream.stop()
 
 
 @contextmanager
-def _stopped_by_signal(stop: threading.Event, follow: bool) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM (sent by a service manager) end an archive that follows, after its current batch.
+def _stop_on_signal(stop: threading.Event, follow: bool) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM, which a service manager sends, end a following archive after its current batch.
 
-    Spark installs its own Ctrl-C handler when it starts, which would interrupt a call to the JVM.
+    The handler that Spark installs would interrupt a call to the JVM.
     """
     if not follow or threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""`slotmq pipeline compact`: merges the many small files of a lake into few large ones. It starts no Spark."""
+"""`slotmq pipeline compact`: merge the many small files of a lake into few large ones, without Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MEGABYTE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """The files to compact. Shapes: `day` is one date, None for all; replaced files are kept for `keep_days`."""
+    """The files to compact. Shapes: `day` is a date, None for all; replaced files are deleted after `keep_days`."""
 
     lake: Path | str
     day: str | None = None
@@ -40,13 +40,13 @@ def add_compact(commands: Any) -> None:
 
 
 def add_keep(command: argparse.ArgumentParser) -> None:
-    """Add the argument for how long replaced files are kept."""
-    told = f"days that replaced files are kept for readers and time travel; default {KEEP_DAYS:g}"
-    add_value(command, "--keep-days", "N", told, type=float, default=KEEP_DAYS)
+    """Add the argument that says how long replaced files are kept."""
+    text = f"days that replaced files are kept for readers and time travel; default {KEEP_DAYS:g}"
+    add_value(command, "--keep-days", "N", text, type=float, default=KEEP_DAYS)
 
 
 def keep_hours(keep_days: float) -> int:
-    """Return the argument in hours. Raises: BadUsage."""
+    """Return the value of --keep-days in hours. Raises: BadUsage."""
     if not 0 <= keep_days <= KEEP_DAYS_MAX:
         raise BadUsage(f"--keep-days is between 0 and {KEEP_DAYS_MAX:,}")
     return round(keep_days * 24)
@@ -66,12 +66,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_compact(options: CompactOptions, progress: Progress) -> Summary:
-    """Compact, and return the summary; an archive may write to the lake meanwhile. Raises: JobFailed."""
+    """Compact, and return the summary; an archive may run at the same time. Raises: JobFailed."""
     lake = open_lake(options.lake)
     progress.step("compacting")
     before = lake.files()
     done = lake.compact(options.target_bytes, options.day)
-    progress.step("removing what was replaced")
+    progress.step("removing replaced files")
     removed = lake.vacuum(keep_hours(options.keep_days))
     after = lake.files()
     values = {

@@ -1,4 +1,4 @@
-"""`slotmq pipeline deadletters`: reports why messages died, and republishes those of a lake to where they came from."""
+"""`slotmq pipeline deadletters`: report why messages were dead-lettered, and republish those of a lake."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from broker.pipeline.job import (
 )
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
-from broker.pipeline.sink.property_columns import FRONT
+from broker.pipeline.sink.property_columns import HEADER_START
 from broker.pipeline.sink.publishing import COLUMNS, check_reachable, digest, publish_frame
 from broker.pipeline.sink.rows import SinkOptions
 from broker.pipeline.source.options import given_options
@@ -41,24 +41,24 @@ from broker.pipeline.source.schema import ARROW_SCHEMA, ddl_of
 EXCHANGE, QUEUE = "exchange", "queue"
 UNROUTABLE: Final = Path("unroutable")
 SAMPLE_BYTES: Final = 200
-LINES: Final = 30
-GROUP: Final = ("found_in", "reason", "died_in", "exchange", "routing_key")
+LINES_MAX: Final = 30
+GROUP_COLUMNS: Final = ("found_in", "reason", "died_in", "exchange", "routing_key")
 DEATHS_DDL: Final = (
     "found_in string, reason string, died_in string, exchange string, routing_key string, "
     "ts timestamp, deaths bigint, replayed bigint, offset bigint, headers string, body binary"
 )
-SEEN: Final = ("queue", "offset", "ts", "headers", "properties_raw", "body")
+INPUT_COLUMNS: Final = ("queue", "offset", "ts", "headers", "properties_raw", "body")
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """Select dead letters by reason and queue; an empty set selects all."""
+class DeathFilter:
+    """A filter of dead letters by reason and queue; an empty tuple matches all."""
 
     reasons: tuple[str, ...] = ()
     died_in: tuple[str, ...] = ()
 
     def __call__(self, death: PastDeath | None) -> bool:
-        """Return whether a dead letter is selected; a message that has not died never is."""
+        """Return whether a message matches; a message that is not a dead letter never does."""
         if death is None or (self.reasons and death.reason not in self.reasons):
             return False
         return not self.died_in or death.queue in self.died_in
@@ -66,10 +66,10 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetterOptions:
-    """The dead letters to process, and the options.
+    """The dead letters to process, and what to do with them.
 
     Shapes: one of `path`, `url` and `selection` is set; with `path` or `url`, the current contents of `queues` are
-        read. `unroutable` is the folder for messages that the broker refuses.
+    read. `unroutable` is the folder for messages that the broker refuses.
     """
 
     spark: Callable[[], SparkSession]
@@ -78,7 +78,7 @@ class DeadLetterOptions:
     selection: Selection | None = None
     queues: tuple[str, ...] = ()
     vhost: str = "/"
-    wanted: Wanted = field(default_factory=Wanted)
+    wanted: DeathFilter = field(default_factory=DeathFilter)
     to: AmqpAddress | None = None
     into: str = EXCHANGE
     rate: float = 0.0
@@ -88,20 +88,20 @@ class DeadLetterOptions:
 def add_deadletters(commands: Any) -> None:
     """Add the command."""
     command = add_command(
-        commands, "deadletters", "show why messages died, and publish those of a lake again where they came from"
+        commands, "deadletters", "show why messages were dead-lettered, and republish those of a lake"
     )
     add_broker(command, "; --queue names the queues")
     add_list(command, "--reason", "R", "only this reason: rejected, expired, maxlen, delivery_limit")
     add_list(command, "--died-in", "Q", "only messages that died in this queue")
-    add_switch(command, "--replay", "publish those of --lake again; for a queue use slotmq requeue-dead-letters")
+    add_switch(command, "--replay", "republish those of --lake; for a queue use slotmq requeue-dead-letters")
     add_value(command, "--to", "URL", "the broker to publish to: amqp://user:password@host:port/vhost")
     command.add_argument(
         "--into", choices=(EXCHANGE, QUEUE), default=EXCHANGE,
         help="exchange: their first exchange and key (default); queue: only the queue in which they died",
     )  # fmt: skip
     add_value(command, "--rate", "N", "messages per second", type=float, default=0.0)
-    told = "folder for messages that the broker refuses"
-    add_value(command, "--unroutable", "DIR", told, type=path_argument, default=UNROUTABLE)
+    text = "folder for messages that the broker refuses"
+    add_value(command, "--unroutable", "DIR", text, type=path_argument, default=UNROUTABLE)
     add_selection(command, required=False)
     add_spark(command)
     command.set_defaults(run=_run)
@@ -110,10 +110,10 @@ def add_deadletters(commands: Any) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     given = [place for place in (arguments.path, arguments.url, arguments.lake) if place is not None]
     if len(given) != 1:
-        raise BadUsage("say where the dead letters are: --path DIR, --url URL or --lake DIR, one of them")
+        raise BadUsage("name the source of dead letters with one of --path DIR, --url URL and --lake DIR")
     if arguments.lake is None:
         if not arguments.queues:
-            raise BadUsage("say which queues hold the dead letters: --queue Q")
+            raise BadUsage("name the queues with the dead letters: --queue Q")
         if any((arguments.since, arguments.until, arguments.pattern, arguments.where)):
             raise BadUsage("--from, --until, --pattern and --where belong to --lake")
     if arguments.replay != (arguments.to is not None):
@@ -131,7 +131,7 @@ def _run(arguments: argparse.Namespace) -> int:
         arguments,
         selection=None if arguments.lake is None else selection_of(arguments),
         vhost=arguments.vhost or "/",
-        wanted=Wanted(tuple(arguments.reason), tuple(arguments.died_in)),
+        wanted=DeathFilter(tuple(arguments.reason), tuple(arguments.died_in)),
         to=to,
     )
     return carry_out(arguments, "deadletters", lambda progress: run_deadletters(options, progress))
@@ -145,7 +145,11 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     spark = options.spark()
     progress.step("reading")
     with faults_fail_the_job():
-        frame = frame_of(spark, options)  # one snapshot: the published messages are the reported ones
+        if options.selection is not None:
+            frame = options.selection.messages(spark)
+        else:  # one snapshot, so that the published messages are the reported ones
+            where = {"path": options.path, "url": options.url, "vhost": options.vhost, "queue": options.queues}
+            frame = live_messages(spark, given_options(where))
         groups = group_deaths(frame, options.wanted)
         values: dict[str, Any] = {"messages": sum(group["messages"] for group in groups), "groups": groups}
         progress.add(rows=values["messages"])
@@ -157,33 +161,25 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     if refused := values["refused"]:
         values["refused_rows"] = str(folder)
     dropped = f"{values['dropped']:,} dropped, as the broker had them"
-    told = f"{values['published']:,} replayed, {refused:,} refused, {dropped}"
-    return Summary(values, BAD_RECORDS if refused else OK, (*lines_of(values), told))
+    text = f"{values['published']:,} replayed, {refused:,} refused, {dropped}"
+    return Summary(values, BAD_RECORDS if refused else OK, (*lines_of(values), text))
 
 
-def frame_of(spark: SparkSession, options: DeadLetterOptions) -> DataFrame:
-    """Return the messages to examine: those of a lake, or the current contents of the queues."""
-    if options.selection is not None:
-        return options.selection.messages(spark)
-    where = {"path": options.path, "url": options.url, "vhost": options.vhost, "queue": options.queues}
-    return live_messages(spark, given_options(where))
-
-
-def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
+def group_deaths(frame: DataFrame, wanted: DeathFilter) -> list[dict[str, Any]]:
     """Return the dead letters of a frame by reason, queue and original route, the largest group first.
 
-    Shapes: `found_in` is the queue that holds them, `died_in` the queue of their latest death; `sample` is the latest
-    one.
+    Shapes: `found_in` is the queue that contains them, `died_in` the queue of their latest death; `sample` is the
+    latest of them.
     """
 
-    def tell(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def deaths(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield with_deaths(batch, wanted)
 
-    seen = frame.select(*SEEN[:-1], F.substring("body", 1, SAMPLE_BYTES).alias("body"))
+    sampled = frame.select(*INPUT_COLUMNS[:-1], F.substring("body", 1, SAMPLE_BYTES).alias("body"))
     found = (
-        seen.mapInArrow(tell, DEATHS_DDL)
-        .groupBy(*GROUP)
+        sampled.mapInArrow(deaths, DEATHS_DDL)
+        .groupBy(*GROUP_COLUMNS)
         .agg(
             F.count("*").alias("messages"),
             F.min("ts").alias("first"),
@@ -192,13 +188,13 @@ def group_deaths(frame: DataFrame, wanted: Wanted) -> list[dict[str, Any]]:
             F.count_if(F.col("replayed") > 0).alias("replayed"),
             F.max_by(F.struct("offset", "headers", "body"), F.struct("ts", "offset")).alias("sample"),
         )
-        .orderBy(F.desc("messages"), *GROUP)
+        .orderBy(F.desc("messages"), *GROUP_COLUMNS)
     )
     return [_group(row.asDict(recursive=True)) for row in found.collect()]
 
 
-def with_deaths(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
-    """Return the selected dead letters of a batch with the columns of their death."""
+def with_deaths(batch: pa.RecordBatch, wanted: DeathFilter) -> pa.RecordBatch:
+    """Return the selected dead letters of a batch, with columns that describe their deaths."""
     kept, chosen = chosen_deaths(batch, wanted)
     made = {
         "found_in": kept.column("queue"),
@@ -213,16 +209,16 @@ def with_deaths(batch: pa.RecordBatch, wanted: Wanted) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([made[name] if name in made else kept.column(name) for name in names], names)
 
 
-def chosen_deaths(batch: pa.RecordBatch, wanted: Wanted) -> tuple[pa.RecordBatch, list[PastDeath]]:
+def chosen_deaths(batch: pa.RecordBatch, wanted: DeathFilter) -> tuple[pa.RecordBatch, list[PastDeath]]:
     """Return the selected dead letters of a batch, and the latest death of each."""
     raw = batch.column("properties_raw").to_pylist()
-    deaths = [death_of(FRONT + properties) if properties else None for properties in raw]
+    deaths = [death_of(HEADER_START + properties) if properties else None for properties in raw]
     kept = batch.filter(pa.array([wanted(death) for death in deaths], pa.bool_()))
     return kept, [death for death in deaths if death is not None and wanted(death)]
 
 
-def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the task that turns selected dead letters with COLUMNS into messages to publish, and drops other rows."""
+def revived_rows(wanted: DeathFilter, into: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
+    """Return the task that turns selected dead letters with COLUMNS into messages to publish, and drops others."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         alone = into == QUEUE
@@ -230,14 +226,14 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
             kept, chosen = chosen_deaths(batch, wanted)
             exchanges = ["" if alone else death.first_published.exchange for death in chosen]
             keys = [death.queue if alone else death.first_published.key for death in chosen]
-            raised = [
-                revived(FRONT + octets, death, death.first_published, alone=alone)[PROPERTIES_AT:]
+            properties = [
+                revived(HEADER_START + octets, death, death.first_published, alone=alone)[PROPERTIES_AT:]
                 for death, octets in zip(chosen, kept.column("properties_raw").to_pylist(), strict=True)
             ]
             made = {
                 "exchange": pa.array(exchanges, pa.string()),
                 "routing_key": pa.array(keys, pa.string()),
-                "properties_raw": pa.array(raised, pa.binary()),
+                "properties_raw": pa.array(properties, pa.binary()),
             }
             columns = [made[name] if name in made else kept.column(name) for name in COLUMNS]
             yield pa.RecordBatch.from_arrays(columns, names=list(COLUMNS))
@@ -246,7 +242,7 @@ def revived_rows(wanted: Wanted, into: str) -> Callable[[Iterator[Any]], Iterato
 
 
 def _replay(frame: DataFrame, options: DeadLetterOptions, folder: Path) -> dict[str, int]:
-    assert options.to is not None and options.selection is not None, "who replays says where to and from which lake"
+    assert options.to is not None and options.selection is not None, "checked with the arguments"
     ready = frame.select(*COLUMNS).mapInArrow(revived_rows(options.wanted, options.into), ddl_of(ARROW_SCHEMA, COLUMNS))
     named = {"selection": options.selection.to_json(), "to": str(options.to), "into": options.into}
     chosen = {"reasons": options.wanted.reasons, "died_in": options.wanted.died_in}
@@ -262,7 +258,7 @@ def _group(row: dict[str, Any]) -> dict[str, Any]:
         text = {"text": body.decode()}
     except UnicodeDecodeError:
         text = {"hex": body.hex()}
-    times = {name: row[name].astimezone(UTC).isoformat() for name in ("first", "last")}  # they come in local time
+    times = {name: row[name].astimezone(UTC).isoformat() for name in ("first", "last")}  # Spark returns local time
     made = {**row, **times}
     return {**made, "sample": {"offset": sample["offset"], "headers": sample["headers"], "body": text}}
 
@@ -270,10 +266,10 @@ def _group(row: dict[str, Any]) -> dict[str, Any]:
 def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
     """Yield the groups as lines of text."""
     yield f"{values['messages']:,} dead letters"
-    for group in values["groups"][:LINES]:
+    for group in values["groups"][:LINES_MAX]:
         again = f", {group['replayed']:,} replayed before" if group["replayed"] else ""
         origin = f"{group['exchange'] or '(default)'} {group['routing_key']}"
         when = f"{group['first']} to {group['last']}"
         yield f"  {group['messages']:,} {group['reason']} in {group['died_in']}{again}: {origin}, {when}"
-    if len(values["groups"]) > LINES:
-        yield f"  and {len(values['groups']) - LINES:,} groups more (--json)"
+    if len(values["groups"]) > LINES_MAX:
+        yield f"  and {len(values['groups']) - LINES_MAX:,} groups more (--json)"

@@ -1,4 +1,4 @@
-"""`slotmq pipeline doctor`: report the findings on this machine, and run a small job through the whole pipeline."""
+"""`slotmq pipeline doctor`: report whether the pipeline can run on this machine, and optionally run a small job."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PANDAS_BELOW: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The findings. Shapes: a package that is not installed has no version; memory is None if unknown."""
+    """The facts about the machine. Shapes: the version of a missing package, and unknown memory, are None."""
 
     python: str
     cores: int
@@ -54,15 +54,15 @@ class Machine:
 
     @property
     def warnings(self) -> list[str]:
-        """The problems that may occur although Spark starts."""
+        """Problems that may occur even if Spark starts."""
         found = []
         if self.memory_bytes is not None and self.memory_bytes < MEMORY_NEEDED_BYTES:
             found.append(
-                f"{size_text(self.memory_bytes)} of memory is little: Spark wants {size_text(MEMORY_NEEDED_BYTES)}"
+                f"{size_text(self.memory_bytes)} of memory is too little: Spark needs {size_text(MEMORY_NEEDED_BYTES)}"
             )
         if self.temporary_bytes < SPACE_NEEDED_BYTES:
             found.append(
-                f"{size_text(self.temporary_bytes)} is little for what Spark writes to {self.temporary}; "
+                f"{size_text(self.temporary_bytes)} is too little for what Spark writes to {self.temporary}; "
                 "SPARK_LOCAL_DIRS names another place"
             )
         pandas = self.packages.get("pandas") or "0"
@@ -72,7 +72,7 @@ class Machine:
 
 
 def inspect_machine() -> Machine:
-    """Return the findings of this machine."""
+    """Return the facts about this machine."""
     temporary = os.environ.get("SPARK_LOCAL_DIRS", "").partition(",")[0] or tempfile.gettempdir()
     return Machine(
         python=platform.python_version(),
@@ -94,7 +94,7 @@ def _available_bytes() -> int | None:
 
 
 def _cgroup_left_bytes() -> int | None:
-    """Return the memory that a container may still take, None without a limit."""
+    """Return the memory that a container may still allocate, None without a limit."""
     folder = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # "max" is not a number
         return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
@@ -102,7 +102,7 @@ def _cgroup_left_bytes() -> int | None:
 
 
 def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
-    """Return the memory available to new programs, by the kernel's figures."""
+    """Return the memory available to new programs, limited to `left_bytes`."""
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -113,7 +113,7 @@ def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """The options of the small job's session; the job runs only with a supported Java."""
+    """The session and the size of the small job. It runs only if `spark` is given and a supported Java was found."""
 
     spark: Callable[[], SparkSession] | None = None
     rows: int = ROWS
@@ -151,7 +151,7 @@ def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
             job = values["job"] = _try_out(options.spark, options.rows, progress)
             rows = f"{options.rows:,} rows went through Python in {job['job_s']} s"
             lines += [f"job      Spark started in {job['start_s']} s; {rows}", "the pipeline can run here"]
-        except Exception as error:  # noqa: BLE001 - a failure must not hide the findings before it
+        except Exception as error:  # noqa: BLE001 - a failed job must not hide the other findings
             failure = failure_of(error)
             values["failure"], code = str(failure), failure.code
             lines.append(f"job      {failure}")
@@ -169,7 +169,7 @@ def _try_out(start: Callable[[], SparkSession], rows: int, progress: Progress) -
 
 
 def count_rows(spark: SparkSession, rows: int) -> None:
-    """Send rows through Python workers and a shuffle. Raises: JobFailed if some of them are lost."""
+    """Send rows through Python workers and a shuffle. Raises: JobFailed if any are lost."""
 
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches
@@ -189,11 +189,11 @@ def _java_values(found: Search) -> dict[str, Any]:
 def _machine_lines(machine: Machine) -> Iterator[str]:
     yield f"python   {machine.python}, {machine.cores} cores"
     yield "packages " + ", ".join(f"{name} {found or 'missing'}" for name, found in machine.packages.items())
-    memory = "unknown" if machine.memory_bytes is None else f"{size_text(machine.memory_bytes)} to be had"
+    memory = "unknown" if machine.memory_bytes is None else f"{size_text(machine.memory_bytes)} available"
     yield f"memory   {memory}"
     yield f"space    {size_text(machine.temporary_bytes)} in {machine.temporary}"
     if machine.shell is None:
-        yield "shell    no bash, which Spark's launcher is written for"
+        yield "shell    no bash, which Spark's launcher needs"
     yield from (f"warning  {each}" for each in machine.warnings)
 
 

@@ -1,4 +1,4 @@
-"""`slotmq pipeline expire`: deletes messages from a lake, by age, queue or routing key. It starts no Spark."""
+"""`slotmq pipeline expire`: delete messages from a lake by age, queue or routing key, without Spark."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from broker.pipeline.options import instant_ms, now_ms
 
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """The messages to delete: those under one of the keys, of one of the queues, and from days before `older`.
+    """The messages to delete: those that meet all conditions.
 
-    Shapes: `older` is a time as the lake parses it, of which only the day counts; an omitted condition matches all.
+    Shapes: `older` is a time as the lake parses it, of which only the day counts: messages of earlier days are deleted;
+    None or () is no condition.
     """
 
     lake: Path | str
@@ -55,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def conditions(options: ExpireOptions) -> tuple[str, str | None]:
-    """Return the SQL conditions for the messages, and for the bad records, which have no key. Raises: LakeRefused."""
+    """Return the SQL conditions for messages and for bad records, None if keys exclude these. Raises: LakeRefused."""
     found = []
     before_ms = instant_ms(options.older, now_ms())
     if before_ms is not None:
@@ -73,13 +74,13 @@ def _texts(values: Sequence[str]) -> str:
 
 
 def run_expire(options: ExpireOptions, progress: Progress) -> Summary:
-    """Delete, and return the summary; an archive may write to the lake meanwhile. Raises: JobFailed."""
+    """Delete, and return the summary; an archive may run at the same time. Raises: JobFailed."""
     lake = open_lake(options.lake)
     messages, bad = conditions(options)
     progress.step("deleting")
     rows = lake.message_table.delete(messages)
     bad_rows = 0 if bad is None else lake.bad_table.delete(bad)
-    progress.step("removing what was replaced")
+    progress.step("removing replaced files")
     removed = lake.vacuum(keep_hours(options.keep_days))
     values = {
         "lake": str(lake.place),

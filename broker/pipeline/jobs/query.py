@@ -1,4 +1,4 @@
-"""`slotmq pipeline query`: runs SQL over a lake, or over the current slots of a broker."""
+"""`slotmq pipeline query`: run SQL on a lake, or on the current slots of a broker."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ LIMIT_MAX: Final = (1 << 31) - 2  # Spark counts in 32 bits, and the query reque
 class QueryOptions:
     """A query and its source.
 
-    Shapes: one of `lake`, `path` and `url` is set; the view `messages` has the messages, and for a lake `bad` has the
-        unreadable records. `limit` is the number of rows shown, 0 for all. `version` is a number or a time of the lake;
-        `columns` are the comma-separated columns to read from slots, None for all.
+    Shapes: one of `lake`, `path` and `url` is set; the view `messages` has the messages and, for a lake, the view `bad`
+    the unreadable records. `limit` is the number of rows shown, 0 for all. `version` is a number or a time of the lake;
+    `columns` are the comma-separated columns to read from slots, None for all.
     """
 
     spark: Callable[[], SparkSession]
@@ -90,11 +90,11 @@ def add_query(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if [arguments.lake, arguments.path, arguments.url].count(None) != 2:
-        raise BadUsage("say what to ask: --lake DIR, --path DIR or --url URL, one of them")
+        raise BadUsage("name what to query with one of --lake DIR, --path DIR and --url URL")
     if not 0 <= arguments.limit <= LIMIT_MAX:
         raise BadUsage(f"--limit is between 0 and {LIMIT_MAX:,}")
     if arguments.csv and arguments.json:
-        raise BadUsage("--csv or --json, one of them")
+        raise BadUsage("--csv and --json exclude each other")
     if arguments.lake is not None and (arguments.taps or arguments.queues or arguments.vhost or arguments.columns):
         raise BadUsage(
             "--tap, --queue, --vhost and --columns are for live slots; in a lake, say it in SQL: WHERE queue = ..."
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _version(text: str) -> int | str:
-    """Return a version as a number, or as a time that the Delta package parses. Raises: BadUsage."""
+    """Return a version number, or a time as the Delta package parses it. Raises: BadUsage."""
     if text.isdecimal():
         return int(text)
     with restated(LakeRefused, BadUsage, "--as-of: "):
@@ -121,17 +121,17 @@ def _version(text: str) -> int | str:
 
 
 def run_query(options: QueryOptions, progress: Progress) -> Summary:
-    """Run the query, and return the answer. Raises: JobFailed, with USAGE for invalid SQL over these columns."""
+    """Run the query, and return the rows. Raises: JobFailed, with USAGE for SQL that is not valid for these columns."""
     from broker.pipeline.formats import live_messages
 
     with faults_fail_the_job():
         lake = None if options.lake is None else open_lake(options.lake, options.version)
         if lake is None and not options.queues:
             with closing(open_catalog(options.path, options.url)) as catalog:
-                catalog.view()  # an unreachable broker is told before the slow start of Spark
+                catalog.view()  # report an unreachable broker before the slow start of Spark
         progress.step("starting Spark")
         spark = options.spark()
-        progress.step("asking")
+        progress.step("querying")
         try:
             if lake is None:
                 live_messages(spark, live_options(options)).createOrReplaceTempView(MESSAGES)
@@ -156,14 +156,14 @@ def run_query(options: QueryOptions, progress: Progress) -> Summary:
 
 
 def live_options(options: QueryOptions) -> dict[str, str]:
-    """Return the options of the source for a query of live slots."""
+    """Return the source options of a query of live slots."""
     where = {"path": options.path, "url": options.url, "vhost": options.vhost, "tap": options.taps}
     what = {"queue": options.queues, "from": options.since, "to": options.until, "columns": options.columns}
     return given_options({**where, **what})
 
 
 def in_utc(value: Any, kind: DataType) -> Any:
-    """Return a value with its timestamps in UTC, as SQL has them: PySpark returns them in the machine's zone."""
+    """Return a value with its timestamps in UTC, as SQL shows them; PySpark returns them in local time."""
     if value is None:
         return None
     match kind:
@@ -179,7 +179,7 @@ def in_utc(value: Any, kind: DataType) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a value as JSON; bytes as text if they are UTF-8, else as base64."""
+    """Return a value as a JSON type; bytes become text if they are UTF-8, else Base64."""
     if isinstance(value, bytes | bytearray):
         try:
             return bytes(value).decode()

@@ -1,4 +1,4 @@
-"""`slotmq pipeline replay`: republishes a slice of a lake, in order and each message once."""
+"""`slotmq pipeline replay`: republish a selection of a lake, in order and each message once."""
 
 from __future__ import annotations
 
@@ -30,17 +30,18 @@ from broker.pipeline.sink.publishing import Pace, check_reachable, digest, publi
 from broker.pipeline.sink.rows import WINDOW_MAX, SinkOptions
 
 NO_PRODUCER: Final = "none"
-STATES: Final = "_jobs"  # folders inside a lake
-REFUSED: Final = "unroutable"
+STATE_FOLDER: Final = "_jobs"  # a folder in the lake
+REFUSED_FOLDER: Final = "unroutable"
 STEP_ROWS: Final = 250_000
-STEP_S: Final = 10.0  # the maximum duration of a step, if rate or speed determine it
+STEP_S: Final = 10.0  # the maximum duration of a step, if a rate or speed is given
 FORMAT: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class ReplayOptions:
-    """The messages to publish, their destination and pace. Shapes: `producer` "" derives the name from the source and
-    the target, "none" publishes without numbers.
+    """The messages to publish, their destination and pace.
+
+    Shapes: `producer` "" derives a name from source and target, "none" publishes without sequence numbers.
     Units: `rate` is messages per second; `speed` 2.0 replays an hour in half an hour.
     """
 
@@ -67,7 +68,9 @@ def add_replay(commands: Any) -> None:
     pace = command.add_mutually_exclusive_group()
     add_value(pace, "--rate", "N", "messages per second; default no limit", type=float, default=0.0)
     add_value(pace, "--speed", "F", "with the original timing, F times as fast", type=float, default=0.0)
-    add_list(command, "--map", "FILE|OLD=NEW", "new routing keys; in a.*=b.* the star keeps its word")
+    add_list(
+        command, "--map", "FILE|OLD=NEW", "new routing keys; in a.*=b.* the second star stands for the matched word"
+    )
     add_list(command, "--set-header", "N=V", "set a header to a text", type=name_and_text)
     add_list(command, "--drop-header", "N", "leave out a header")
     add_list(command, "--drop-property", "N", "leave out a property, such as user_id", choices=PROPERTY_NAMES)
@@ -104,9 +107,9 @@ def _run(arguments: argparse.Namespace) -> int:
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     """Publish, and return the summary. Raises: JobFailed."""
     lake = open_lake(options.selection.lake)
-    named = _named(options)
+    named = _identity(options)
     producer = options.producer or f"replay-{named}"
-    state = ReplayState(lake.place.work_folder / STATES / f"replay-{digest({'producer': producer})}.json", named)
+    state = ReplayState(lake.place.work_folder / STATE_FOLDER / f"replay-{digest({'producer': producer})}.json", named)
     numbered = producer != NO_PRODUCER
     if options.resume:
         with restated(BadReplayState, JobRefused, "--resume: "):
@@ -121,14 +124,14 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     rows = sum(slot.rows for slot in slots)
     values: dict[str, Any] = {"messages": rows, "slots": len(slots), "to": str(options.to), "producer": producer}
     if options.dry_run:
-        return _dry(options, frame, values)
-    refused_rows = lake.place.work_folder / REFUSED / f"replay-{digest({'producer': producer})}"
+        return _dry_run(options, frame, values)
+    refused_rows = lake.place.work_folder / REFUSED_FOLDER / f"replay-{digest({'producer': producer})}"
     publisher = PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window)
     sink = SinkOptions(options.to, publisher, bad_records=refused_rows, changes=options.changes)
     if options.exchange is not None:
         frame = frame.withColumn("exchange", F.lit(options.exchange))
     if state.done < 0:
-        shutil.rmtree(refused_rows, ignore_errors=True)  # retries what an earlier run could not publish
+        shutil.rmtree(refused_rows, ignore_errors=True)  # this run publishes again what an earlier one could not
     steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
     planned = sum(step.rows for step in steps)
     values["skipped"] = rows - planned
@@ -152,12 +155,12 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
 
 
 class BadReplayState(ValueError):
-    """A state that belongs to another replay, or cannot be read; the text is one line for the user."""
+    """A state that cannot be read or belongs to another replay; the text is one line for the user."""
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The number of selected rows in a slot, and the times of the first and the last of them."""
+    """The selected rows of one slot: their number, and the times of the first and the last one."""
 
     seal: int
     rows: int
@@ -167,7 +170,7 @@ class PlannedRows:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The seals from `first` to `last`, both included."""
+    """The seals from `first` to `last`, both inclusive, and the number of their rows."""
 
     first: int
     last: int
@@ -175,9 +178,9 @@ class Step:
 
 
 def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
-    """Return the steps after the seal `done`, each short enough for a regular progress report.
+    """Return the steps after seal `done`, each short enough for regular progress reports.
 
-    Rows of snapshots, which have no seal, come first and are repeated by every run.
+    Rows of snapshots, which have no seal, come first, and every run repeats them.
     """
     limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
     steps: list[Step] = []
@@ -186,10 +189,10 @@ def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 
         if 0 < slot.seal <= done:
             continue
         if steps and slot.seal:
-            open_ = steps[-1]
-            long = bool(speed) and (slot.last_us - began_us) / 1e6 / speed > STEP_S
-            if open_.first and open_.rows + slot.rows <= limit and not long:
-                steps[-1] = Step(open_.first, slot.seal, open_.rows + slot.rows)
+            last = steps[-1]
+            too_long = bool(speed) and (slot.last_us - began_us) / 1e6 / speed > STEP_S
+            if last.first and last.rows + slot.rows <= limit and not too_long:
+                steps[-1] = Step(last.first, slot.seal, last.rows + slot.rows)
                 continue
         steps.append(Step(slot.seal, slot.seal, slot.rows))
         began_us = slot.first_us
@@ -198,9 +201,9 @@ def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 
 
 @dataclass(slots=True)
 class ReplayState:
-    """The position of one producer's replay, in a file that is replaced atomically.
+    """How far one producer's replay has come, stored in a file that is replaced atomically.
 
-    Invariant: every message up to the seal `done` is confirmed or among the refused.
+    Invariant: every message up to seal `done` is confirmed or recorded as refused.
     """
 
     path: Path
@@ -216,20 +219,19 @@ class ReplayState:
         except (OSError, ValueError) as error:
             raise BadReplayState(f"{self.path}: cannot be read: {error}") from None
         if not isinstance(found, dict) or found.get("format") != FORMAT:
-            raise BadReplayState(f"{self.path}: is not a state of a replay, or of another version")
+            raise BadReplayState(f"{self.path}: is not the state of a replay, or is of another version")
         if found.get("selection") != self.selection:
-            raise BadReplayState(f"{self.path}: the producer replayed something else, or to somewhere else")
+            raise BadReplayState(f"{self.path}: the producer replayed another selection, or to another target")
         self.done = found["done"]
 
     def advance(self, step: Step) -> None:
-        """Record that a step is done."""
         self.done = max(self.done, step.last)
         values = {"selection": self.selection, "done": self.done, "format": FORMAT}
         Disk().write_whole(self.path, json.dumps(values).encode())
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
-    """Return the number of rows of each slot in a frame."""
+    """Return the number of rows, and the first and last time, for each slot in a frame."""
     times = F.unix_micros(F.col("ts"))
     found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")
@@ -237,7 +239,7 @@ def slots_of(frame: DataFrame) -> list[PlannedRows]:
     return [PlannedRows(row["seal"], row["rows"], row["first_us"] or 0, row["last_us"] or 0) for row in found.collect()]
 
 
-def _named(options: ReplayOptions) -> str:
+def _identity(options: ReplayOptions) -> str:
     changes = options.changes
     return digest(
         {
@@ -250,7 +252,7 @@ def _named(options: ReplayOptions) -> str:
     )
 
 
-def _dry(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) -> Summary:
+def _dry_run(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) -> Summary:
     keys = frame.groupBy("exchange", "routing_key").agg(F.count("*").alias("messages"))
     row = frame.agg(
         F.sum(F.octet_length("body")).alias("bytes"),

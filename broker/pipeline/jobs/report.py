@@ -1,4 +1,4 @@
-"""`slotmq pipeline report`: draws a lake's traffic, and its routes by a broker's bindings, as one HTML file."""
+"""`slotmq pipeline report`: show a lake's traffic, and the reach of a broker's bindings, as one HTML file."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ from broker.pipeline.source.catalog import open_catalog
 class ReportOptions:
     """The messages to report on, and the broker to compare with.
 
-    Shapes: `path` is a data folder and `url` an http(s) URL; the bindings are those of the broker that runs on `path`,
-        unless `bindings` names a file. Without `output` no page is written.
+    Shapes: `path` is a data folder and `url` an http(s) URL; the bindings are those of the broker running on `path`, or
+    those in the file `bindings`, if given. Without `output` no page is written.
     """
 
     spark: Callable[[], SparkSession]
@@ -97,10 +97,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Return all values of the report; unknown values are None. Raises: JobFailed.
-
-    Cost: four passes over the messages.
-    """
+    """Return the values of the report, None where unknown. Raises: JobFailed. Cost: four passes over the messages."""
     lake = open_lake(options.selection.lake)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()
@@ -141,15 +138,15 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
 def _broker(
     options: ReportOptions, progress: Progress
 ) -> tuple[Topology | None, str | None, list[dict[str, Any]] | None]:
-    """Return the bindings, the label of their origin, and the state of the queues. Raises: JobFailed (USAGE)."""
+    """Return the topology, a description of its source, and the state of the queues. Raises: JobFailed (USAGE)."""
     topology = source = queues = None
     with restated((BadBindings, BadTopology), JobRefused):
         if options.path is not None:
             try:
                 queues = consumer_rows(ask(options.path, "list_queues"), ask(options.path, "list_consumers"))
                 topology, source = running_topology(options.path), "the broker's bindings"
-            except Unanswered as unanswered:  # its slots are still readable
-                progress.say(f"{unanswered}: the report has nothing of its queues")
+            except Unanswered as unanswered:  # the slots can be read without a running broker
+                progress.say(f"{unanswered}: the report does not show its queues")
         if options.bindings is not None:
             topology, source = read_bindings(options.bindings), f"the bindings in {options.bindings}"
         if topology is not None:
@@ -158,7 +155,7 @@ def _broker(
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the forecast: the selection's messages at the mean disk size of a message in the whole lake."""
+    """Return the forecast, with the mean size on disk of a message in the whole lake."""
     files = lake.files()
     return forecast(
         {int(day): count for day, count in found["by_day"].items()},
@@ -171,7 +168,7 @@ def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def page(values: Mapping[str, Any]) -> str:
-    """Return the page of a report's values."""
+    """Return the HTML page of a report's values."""
     traffic = values["traffic"]
     sections = {} if traffic is None else traffic_sections.SECTIONS
     others = {**broker_sections.SECTIONS, "Forecast": traffic_sections.forecast_section}
@@ -211,7 +208,7 @@ def _headline(values: Mapping[str, Any]) -> str:
     if reach is not None:
         facts += [
             (f"{reach['mean']:.2f}", "queues a message, on average"),
-            (short_text(reach["unmatched_messages"]), "messages that no queue gets"),
+            (short_text(reach["unmatched_messages"]), "messages that no queue receives"),
             (short_text(len(reach["dead_bindings"])), f"dead of {reach['bindings']:,} bindings"),
             (short_text(len(values["redundant_bindings"])), "redundant bindings"),
         ]

@@ -1,10 +1,10 @@
-"""`slotmq pipeline route`: reports which queues a bindings file routes to, over the whole history of a lake."""
+"""`slotmq pipeline route`: compute which queues the bindings in a file would route a lake's messages to."""
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,37 +16,37 @@ from broker.pipeline.faults import JobRefused, restated
 from broker.pipeline.job import Progress, Summary, add_spark, carry_out, open_lake, options_of, path_argument
 from broker.pipeline.routes.matcher import BadTopology, compiled
 from broker.pipeline.routes.route_count import (
-    ASKED,
+    ROUTE_PROPERTIES,
     SHOWN_MAX,
-    asked_column,
     busiest_keys,
     counted_routes,
     named,
+    route_properties_column,
     with_queues,
 )
 from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings, read_definitions
 from broker.pipeline.selection import Selection, add_selection, selection_of
 
-LINES: Final = 20  # of each kind, as text; --json has more
-TAP_QUEUE: Final = "amq.tap."
+LINES_MAX: Final = 20  # shown of each kind; --json has more
+TAP_QUEUE_PREFIX: Final = "amq.tap."
 
 
 @dataclass(frozen=True, slots=True)
 class RouteOptions:
-    """The messages and bindings to match; `today` is the topology to compare with, `rows` the output for messages."""
+    """The messages and bindings to match; `today` is a topology to compare with, `rows` the output for the messages."""
 
     spark: Callable[[], SparkSession]
     selection: Selection
     topology: Topology
     today: Topology | None = None
-    rows: Path | None = field(default=None)
+    rows: Path | None = None
 
 
 def add_route(commands: Any) -> None:
     """Add the command."""
-    command = add_command(commands, "route", "compute which queues would get what under other bindings")
-    told = "definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /"
-    add_value(command, "--bindings", "FILE", told, type=path_argument, required=True)
+    command = add_command(commands, "route", "compute which queues would receive a lake's messages with other bindings")
+    text = "definitions JSON, JSON lines, or CSV exchange,pattern,queue; default vhost --vhost, or /"
+    add_value(command, "--bindings", "FILE", text, type=path_argument, required=True)
     add_switch(command, "--diff", "compare with today's bindings")
     add_value(command, "--path", "D", "data folder of a running broker, for today's bindings")
     add_value(command, "--today", "FILE", "a file with today's bindings", type=path_argument)
@@ -58,7 +58,7 @@ def add_route(commands: Any) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     if arguments.diff and (arguments.path is None) == (arguments.today is None):
-        raise BadUsage("--diff needs --path D or --today FILE, one of them")
+        raise BadUsage("--diff needs either --path D or --today FILE")
     if not arguments.diff and (arguments.path is not None or arguments.today is not None):
         raise BadUsage("--path and --today belong to --diff")
     if arguments.rows is not None and arguments.rows.exists():
@@ -77,19 +77,19 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def running_topology(folder: str) -> Topology:
-    """Return the current topology of the broker on a data folder, with transient queues and without the queues of taps.
+    """Return the topology of the broker that runs on a data folder, transient queues included, without taps' queues.
 
     Raises: Unanswered if no broker runs there.
     """
     document = {kind: ask(folder, f"list_{kind}") for kind in ("exchanges", "queues", "bindings", "policies")}
-    queues = [row for row in document["queues"] if not row["name"].startswith(TAP_QUEUE)]
-    bindings = [row for row in document["bindings"] if not row["destination"].startswith(TAP_QUEUE)]
+    queues = [row for row in document["queues"] if not row["name"].startswith(TAP_QUEUE_PREFIX)]
+    bindings = [row for row in document["bindings"] if not row["destination"].startswith(TAP_QUEUE_PREFIX)]
     exchanges = [row for row in document["exchanges"] if row["name"]]
     return read_definitions({**document, "exchanges": exchanges, "queues": queues, "bindings": bindings})
 
 
 def run_route(options: RouteOptions, progress: Progress) -> Summary:
-    """Count, and return the findings. Raises: JobFailed."""
+    """Count the routes, and return the summary. Raises: JobFailed."""
     open_lake(options.selection.lake)  # check the lake before Spark starts
     progress.step("starting Spark")
     spark = options.spark()
@@ -106,20 +106,20 @@ def run_route(options: RouteOptions, progress: Progress) -> Summary:
 
 
 def count_frame(frame: DataFrame, topology: Topology, today: Topology | None = None) -> dict[str, Any]:
-    """Return which queues the messages of a frame would reach."""
+    """Return how many messages of a frame each queue would receive."""
     return summary_of(counted_routes(frame, named(topology, *filter(None, [today]))), topology, today)
 
 
 def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
-    """Return the messages that would reach a queue, each with the array of its queues."""
+    """Return the messages that would reach a queue, each with an array of these queues."""
     topologies = named(topology)
     fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
-    asked = frame.withColumn(ASKED, asked_column(topologies))
+    asked = frame.withColumn(ROUTE_PROPERTIES, route_properties_column(topologies))
     return asked.mapInArrow(with_queues(topologies), ", ".join([*fields, "queues array<string>"]))
 
 
 def summary_of(rows: Iterable[Mapping[str, Any]], topology: Topology, today: Topology | None) -> dict[str, Any]:
-    """Return the summary's values from the counted rows."""
+    """Return the values of the summary from the counted rows."""
     by_kind: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
         by_kind.setdefault(row["kind"], []).append(row)
@@ -189,7 +189,7 @@ def lines_of(values: Mapping[str, Any]) -> Iterable[str]:
     yield from _table("queue", values["queues"])
     yield from _table("nobody gets", values["unrouted_keys"])
     yield f"{values['dead']:,} of {values['bindings']:,} bindings match nothing"
-    yield from (f"  {binding}" for binding in values["dead_bindings"][:LINES])
+    yield from (f"  {binding}" for binding in values["dead_bindings"][:LINES_MAX])
     diff = values.get("diff")
     if diff is not None:
         yield f"against today: {diff['messages']:,} messages under {diff['keys']:,} keys go elsewhere"
@@ -202,8 +202,8 @@ def lines_of(values: Mapping[str, Any]) -> Iterable[str]:
 
 
 def _table(name: str, rows: list[dict[str, Any]]) -> Iterable[str]:
-    for row in rows[:LINES]:
+    for row in rows[:LINES_MAX]:
         where = row.get("queue") or f"{row.get('exchange', '')} {row.get('key', '')}"
         yield f"  {name}: {where}  {row['messages']:,} messages"
-    if len(rows) > LINES:
-        yield f"  {name}: and {len(rows) - LINES:,} more (--json)"
+    if len(rows) > LINES_MAX:
+        yield f"  {name}: and {len(rows) - LINES_MAX:,} more (--json)"

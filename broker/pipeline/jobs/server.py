@@ -1,4 +1,4 @@
-"""`slotmq pipeline server start|stop|status`: a Spark server that is already running when a command begins."""
+"""`slotmq pipeline server start|stop|status`: a Spark server that runs between commands, so that they start faster."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def add_server(commands: Any) -> None:
     starting = add_command(actions, "start", "start it and wait until commands can use it")
     add_value(starting, "--master", "M", "default local[*], all cores", default="local[*]")
     add_value(starting, "--memory", "SIZE", "JVM memory limit; default 1g", type=_memory, default="1g")
-    told = "end it after this idle time: 90s, 30m, 2h; default 30m"
-    add_value(starting, "--idle", "T", told, dest="idle_s", type=time_s, default=1800.0)
+    text = "end it after this idle time: 90s, 30m, 2h; default 30m"
+    add_value(starting, "--idle", "T", text, dest="idle_s", type=time_s, default=1800.0)
     add_list(starting, "--conf", "K=V", "a Spark setting", type=name_and_text)
     stopping = add_command(actions, "stop", "end it and everything that runs on it")
-    looking = add_command(actions, "status", "show whether it runs; exit code 1 if not")
-    for action, parser in (("start", starting), ("stop", stopping), ("status", looking)):
+    checking = add_command(actions, "status", "show whether it runs; exit code 1 if not")
+    for action, parser in (("start", starting), ("stop", stopping), ("status", checking)):
         add_output(parser)
         parser.set_defaults(run=_run, action=action)
 
@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_server(options: ServerOptions, progress: Progress) -> Summary:
-    """Perform the action, and return the server. Raises: JobFailed, ServerRefused."""
+    """Perform the action, and return the state of the server. Raises: JobFailed, ServerRefused."""
     place = files()
     match options.action:
         case "stop":
@@ -68,22 +68,22 @@ def run_server(options: ServerOptions, progress: Progress) -> Summary:
             state = place.read()
             if state is None:
                 return Summary({"running": False}, ERROR, (NONE,))
-            return Summary(_values(state), OK, (_told(state, "runs"),))
+            return Summary(_values(state), OK, (_text(state, "runs"),))
     progress.step("starting Spark")
     state, started = start(options.request, place)
     if not started and any(getattr(state, name) != value for name, value in asdict(options.request).items()):
         raise ServerRefused(f"{state} is already running: run slotmq pipeline server stop, then start it again")
-    probe = connect(state, {})  # detect a server that refuses clients now, not in the first command
+    probe = connect(state, {})  # find out now, not in the first command, whether the server accepts clients
     probe.range(1).count()
     probe.stop()
-    return Summary(_values(state), OK, (_told(state, "runs" if started else "runs already"),))
+    return Summary(_values(state), OK, (_text(state, "runs" if started else "runs already"),))
 
 
 def _values(state: ServerState) -> dict[str, Any]:
     return {"running": True, **{name: value for name, value in asdict(state).items() if name not in SECRETS}}
 
 
-def _told(state: ServerState, how: str) -> str:
+def _text(state: ServerState, how: str) -> str:
     return (
         f"{state} {how}: port {state.port} of 127.0.0.1, since {state.began}, "
         f"ends when idle for {state.idle_s:,.0f} s; log {state.log}"

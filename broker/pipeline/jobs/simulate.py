@@ -1,4 +1,4 @@
-"""`slotmq pipeline simulate`: simulates overlays of many sizes, one in each Spark task."""
+"""`slotmq pipeline simulate`: simulate overlays of many sizes, one in each Spark task."""
 
 from __future__ import annotations
 
@@ -44,17 +44,15 @@ LIMITS: Final = {
     "messages": (2, 100_000),
     "seed": (0, 2**32 - 1),
 }
-WHOLE_MAX: Final = 3_000
-IDLE: Final = "spark.python.worker.idleTimeoutSeconds"
+MESSAGE_LEVEL_MAX: Final = 3_000
+IDLE_SETTING: Final = "spark.python.worker.idleTimeoutSeconds"
 FORMATS: Final = (".parquet", ".csv")
-LOOK_EVERY_S: Final = 2.0
+POLL_S: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """The plan of a simulation, and the destination of its results. Shapes: `output` ends in one of FORMATS; `plot` is
-    an SVG file.
-    """
+    """The plans to simulate, and the files for the results: `output` ends in one of FORMATS, and `plot` in .svg."""
 
     spark: Callable[[], SparkSession]
     plans: Sequence[SimulationPlan]
@@ -77,7 +75,7 @@ def add_simulate(commands: Any) -> None:
     add_switch(size, "--full", "instead: the default sizes up to 10,000 brokers, for hours")
     each = command.add_argument_group("each overlay")
     plan = SimulationPlan()
-    for name, told in (
+    for name, text in (
         ("fan_out", "children of an inner tree node"),
         ("patterns", "distinct patterns that clients choose from"),
         ("patterns_max", "the overlay's setting: with more patterns a neighbour gets every message"),
@@ -86,7 +84,7 @@ def add_simulate(commands: Any) -> None:
     ):
         each.add_argument(
             f"--{name.replace('_', '-')}", metavar="N", type=_number(name), default=getattr(plan, name),
-            help=f"{told} (default {getattr(plan, name):,})",
+            help=f"{text} (default {getattr(plan, name):,})",
         )  # fmt: skip
     results = command.add_argument_group("results")
     results.add_argument("-o", "--output", metavar="FILE", type=path_argument, help="write results: .parquet or .csv")
@@ -106,8 +104,8 @@ def _run(arguments: argparse.Namespace) -> int:
         if path.is_dir():
             raise BadUsage(f"{path} is a folder, and should be a file")
     plans = _plans(arguments)
-    if any(plan.large for plan in plans) and all(name != IDLE for name, _ in arguments.conf):
-        arguments.conf = [*arguments.conf, (IDLE, "0")]  # a task says nothing until its simulation is done
+    if any(plan.large for plan in plans) and all(name != IDLE_SETTING for name, _ in arguments.conf):
+        arguments.conf = [*arguments.conf, (IDLE_SETTING, "0")]  # a task is silent until its simulation is done
     options = options_of(SimulateOptions, arguments, plans=plans)
     return carry_out(arguments, "simulate", lambda progress: run_simulate(options, progress))
 
@@ -142,8 +140,8 @@ def _plans(arguments: argparse.Namespace) -> list[SimulationPlan]:
             raise BadUsage(
                 f"{plan.brokers} brokers are too few: an inner tree node has {plan.redundancy}, leaves are two or more"
             )
-        if plan.level == MESSAGES and plan.brokers > WHOLE_MAX:
-            raise BadUsage(f"--level messages simulates at most {WHOLE_MAX:,} brokers")
+        if plan.level == MESSAGES and plan.brokers > MESSAGE_LEVEL_MAX:
+            raise BadUsage(f"--level messages simulates at most {MESSAGE_LEVEL_MAX:,} brokers")
     return plans
 
 
@@ -175,26 +173,26 @@ def _aggregations(text: str) -> list[str]:
 
 
 def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progress: Progress) -> list[dict[str, Any]]:
-    """Simulate each plan in a task of its own, and return the rows in the order of the plans."""
-    with _told(spark, progress, f"of {many(len(plans), 'simulation')} done"):
+    """Simulate each plan in its own task, and return the rows in the order of the plans."""
+    with _progress_shown(spark, progress, f"of {many(len(plans), 'simulation')} done"):
         return [row.asDict() for row in frame_of(spark, _simulate, plans, ddl_of(SIMULATED_SCHEMA)).collect()]
 
 
 @contextmanager
-def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
-    """Report the number of finished tasks meanwhile; a session over Connect does not know it."""
+def _progress_shown(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
+    """Show the number of finished tasks within a context; a session over Connect does not know it."""
     progress.step(f"0 {what}")
     if not hasattr(spark, "sparkContext"):
         yield
         return
     tracker, ended = spark.sparkContext.statusTracker(), threading.Event()
 
-    def look() -> None:
-        while not ended.wait(LOOK_EVERY_S):
+    def poll() -> None:
+        while not ended.wait(POLL_S):
             stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
             progress.step(f"{sum(stage.numCompletedTasks for stage in stages if stage is not None)} {what}")
 
-    thread = threading.Thread(target=look, name="simulations", daemon=True)
+    thread = threading.Thread(target=poll, name="simulations", daemon=True)
     thread.start()
     try:
         yield
@@ -204,7 +202,6 @@ def _told(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
 
 
 def _simulate(plan: SimulationPlan) -> Iterator[pa.RecordBatch]:
-
     from broker.pipeline.simulate.levels import MessageSimulation, TableSimulation
 
     began_s = time.process_time()

@@ -1,4 +1,4 @@
-"""One run of an archive, without Spark: its start, its batches, the release of slots after each, and its totals."""
+"""One run of an archive, without Spark: start, batches, the release of slots after each batch, and totals."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.figures.numerals import many
 from broker.pipeline.faults import LakeRefused, SlotGap, TapTaken
 from broker.pipeline.lake.lake import ARCHIVES, ArchiveNote, Lake
 from broker.pipeline.lake.slot_copy import Copied, LakeTarget, Slots
-from broker.pipeline.lake.table import ONE_ONLY, LakeBatch
+from broker.pipeline.lake.table import ONE_WRITER, LakeBatch
 from broker.pipeline.lake.tap_cursors import TapCursors, TapName
 from broker.pipeline.options import now_ms
 from broker.pipeline.source.catalog import Catalog
@@ -26,19 +26,19 @@ from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import GAPS_MAX, Lag
 
 RELEASE_AGAIN_S: Final = 2.0
-GAPS_TOLD: Final = 3
-TENDED_FILES: Final = 100
-TENDED_BYTES: Final = 32_000_000
-FEW: Final = 10  # any share but 0% allows this many: in a small batch one message is many percent
+GAPS_SHOWN: Final = 3
+COMPACT_FILES: Final = 100
+COMPACT_BYTES: Final = 32_000_000
+BAD_MIN: Final = 10  # any share but 0% allows this many, because one message is a large share of a small batch
 SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
-KEEP_HOURS: Final = 6  # for readers of replaced files
+KEEP_HOURS: Final = 6  # how long replaced files stay, for their readers
 
 Tasks = Callable[[Callable[[Slots], Copied], Sequence[Slots]], list[Copied]]
 
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of a run so far."""
+    """The totals of a run. Shapes: `lag` is None before the first measurement; `gaps` are those before the run."""
 
     batches: int = 0
     files: int = 0
@@ -47,20 +47,19 @@ class Totals:
     bad: int = 0
     slot_bytes: int = 0
     lake_bytes: int = 0
-    lag: Lag | None = None  # of its cursors; None before the first measurement
+    lag: Lag | None = None
     seal: int = 0
-    gaps: int = 0  # before the run
+    gaps: int = 0
     gap_messages: int = 0
 
     def count(self, copied: Copied) -> None:
-        """Count a committed batch."""
         self.batches += 1
         for name, number in copied.figures().items():
             setattr(self, name, getattr(self, name) + number)
 
 
 class ArchiveRun:
-    """A running archive: from `begin` to `end` it is the only one of its name on this machine."""
+    """A running archive. From `begin` to `end` it is the only run of this name on this machine."""
 
     def __init__(
         self,
@@ -85,34 +84,34 @@ class ArchiveRun:
         self._bad_limit = bad_limit(max_bad)
         self._lock: int | None = None  # the descriptor of the locked file; the lock ends with the process
         self.note: ArchiveNote  # from `begin` on
-        self._at = StreamOffset("", 0)  # everything up to this offset is in the lake
+        self._at = StreamOffset("", 0)  # the lake has everything up to this offset
         self._has_batch = False
-        self._interrupted: StreamOffset | None = None  # the end of a batch of which the lake has only the bad records
-        self._begins: dict[TapName, int] = {}  # before the first batch: the seal after which each tap is archived
-        self._gone = 0  # the last gap before a new archive
+        self._interrupted: StreamOffset | None = None  # the end of a batch with only its bad records in the lake
+        self._begins: dict[TapName, int] = {}  # until the first batch: the seal after which each tap is archived
+        self._gaps_before = 0  # the last gap from before a new archive
         self._say = say
         self._clock_s = clock_s
         self._released = -1  # the last seal reported to the broker
-        self._tended: int | None = None  # the number of files after the last compaction
+        self._compacted: int | None = None  # the number of files after the last compaction
         self._release_at_s = 0.0  # when to retry after the broker did not answer
 
     def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> None:
-        """Start a new archive or resume an old one, after sweeping the partial work of earlier runs.
+        """Start a new archive or resume an existing one, after removing the unfinished work of earlier runs.
 
-        With `take_over` it starts over after the last seal of each tap in the lake if another archive has archived
-        slots of its taps, and with `accept_restored` if the history of the data folder differs from the archived one.
+        An archive starts over after the lake's last seal of each tap in two cases: with `take_over`, if another archive
+        has archived slots of its taps; with `accept_restored`, if the data folder has another history than the lake.
         Raises: LakeRefused when the archive already runs, belongs to another store or other taps, or when the history
             differs and that is not accepted; TapTaken; SlotGap.
         """
-        if not self._take_lock():
-            raise LakeRefused(f"an archive with the cursor {self._cursor!r} already works on {self.lake.place}")
+        if not self._lock_cursor():
+            raise LakeRefused(f"an archive with the cursor {self._cursor!r} already runs on {self.lake.place}")
         try:
             self._begin(allow_gap=allow_gap, accept_restored=accept_restored, take_over=take_over)
         except BaseException:
             self.end()
             raise
 
-    def _take_lock(self) -> bool:
+    def _lock_cursor(self) -> bool:
         path = self.lake.place.work_folder / ARCHIVES / f"{self._cursor}.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -142,14 +141,14 @@ class ArchiveRun:
         else:
             note = self._resumed(note, allow_gap=allow_gap)
         self.note = note
-        if self.lake.place.folder is not None:  # the lock cannot keep other machines from a bucket
+        if self.lake.place.folder is not None:  # on a bucket, another machine may run: the lock does not exclude it
             for table in (self.lake.message_table, self.lake.bad_table):
                 table.sweep(note.query)
         self.totals.seal = self._at.seal
         self._release()
 
     def _new(self, store: str, *, allow_gap: bool, accept_restored: bool) -> ArchiveNote:
-        """Write the note of a new archive, once nothing is missing before its first batch."""
+        """Write the note of a new archive, after checking that nothing is missing before its first batch."""
         archived = self._archived(store, accept_restored=accept_restored)
         self._check_first(archived, allow_gap)
         skip: dict[str, dict[str, int]] = {}
@@ -159,27 +158,27 @@ class ArchiveRun:
             if seal and (vhost, tap) not in archived:
                 self._say(f"tap {tap!r} of vhost {vhost!r} is archived after seal {seal}: earlier slots are removed")
         seal = min(self._begins.values(), default=0)
-        start = StreamOffset.at(self._catalog.view(), seal, gaps=self._gone)
+        start = StreamOffset.at(self._catalog.view(), seal, gaps=self._gaps_before)
         return self.lake.write_note(self._cursor, ArchiveNote(uuid.uuid4().hex, self._vhost, self._taps, skip, start))
 
     def _resumed(self, note: ArchiveNote, *, allow_gap: bool) -> ArchiveNote:
-        """Check that nothing is missing after an archive's position, and return its note."""
+        """Return the note of an archive, after checking that nothing is missing after its position."""
         at = self._at
         if self._has_batch:
             self._check_gaps([gap for gap in self.cursors.lost(at.seal) if gap.seal > at.gaps], allow_gap)
             return note
         before = {(vhost, tap): seal for vhost, taps in note.skip.items() for tap, seal in taps.items()}
         self._check_first(before, allow_gap)
-        self._at = replace(at, gaps=self._gone)
+        self._at = replace(at, gaps=self._gaps_before)
         return note if self._at == note.start else self.lake.write_note(self._cursor, replace(note, start=self._at))
 
     def _check_first(self, archived: Mapping[TapName, int], allow_gap: bool) -> None:
-        """Check that nothing is missing before the first batch, and note where it begins in each tap.
+        """Check that nothing is missing before the first batch, and record where it begins in each tap.
 
-        Invariant: a gap that is made meanwhile is among those checked here, or is refused by the stream.
+        Invariant: a gap that arises meanwhile is either checked here or refused by the stream.
         """
         self._begins = self.cursors.begins(archived)
-        self._gone = max((gap.seal for gap in self.cursors.lost(0)), default=0)
+        self._gaps_before = max((gap.seal for gap in self.cursors.lost(0)), default=0)
         self._check_gaps(self.cursors.lost_before(archived), allow_gap)
 
     def _check(self, note: ArchiveNote, store: str) -> None:
@@ -196,7 +195,7 @@ class ArchiveRun:
             )
 
     def _superseded(self, note: ArchiveNote, *, accept_restored: bool, take_over: bool) -> str:
-        """Return why an archive starts over instead of resuming from its position, empty if it resumes."""
+        """Return why an archive must start over instead of resuming from its position, "" if it can resume."""
         view, at = self._catalog.view(), self._at
         for offset in filter(None, (at, self._interrupted)):
             if view.diverged(offset.seal, offset.incarnation):
@@ -204,12 +203,12 @@ class ArchiveRun:
                     return "a copy of the data folder was put back"
                 raise LakeRefused(self._parted(offset.seal))
         for (vhost, tap), taken in sorted(self._taken(note.start.store).items()):
-            if self.cursors.wants(vhost, tap) and taken > max(at.seal, note.skip.get(vhost, {}).get(tap, 0)):
+            if self.cursors.selects(vhost, tap) and taken > max(at.seal, note.skip.get(vhost, {}).get(tap, 0)):
                 if take_over:
-                    return "another archive took some of the taps further"
+                    return "another archive has archived some of the taps further"
                 raise TapTaken(
                     f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {taken} already, and this archive took it "
-                    f"up to seal {at.seal}: {ONE_ONLY}"
+                    f"up to seal {at.seal}: {ONE_WRITER}"
                 )
         return ""
 
@@ -226,22 +225,22 @@ class ArchiveRun:
         view = self._catalog.view()
         for tap, starts in self.lake.archived(store).items():
             for incarnation, seal in starts.items():
-                if self.cursors.wants(*tap) and view.diverged(seal, incarnation) and not accept_restored:
+                if self.cursors.selects(*tap) and view.diverged(seal, incarnation) and not accept_restored:
                     raise LakeRefused(self._parted(seal))
         return self._taken(store)
 
     def _parted(self, seal: int) -> str:
-        """Return why the archive cannot resume after a seal that the store's current history lacks."""
+        """Return why the archive cannot resume after a seal that is not in the store's current history."""
         return parted_text(f"the lake {self.lake.place}", self._catalog.address, seal, self._catalog.view())
 
     def _check_gaps(self, gaps: Sequence[Gap], allow_gap: bool) -> None:
         self.totals.gaps = len(gaps)
         self.totals.gap_messages = sum(gap.count for gap in gaps)
         if gaps and not allow_gap:
-            raise SlotGap(f"{self._told(gaps)}; --allow-gap continues without them")
+            raise SlotGap(f"{self._gap_text(gaps)}; --allow-gap continues without them")
 
-    def _told(self, gaps: Sequence[Gap]) -> str:
-        """Describe the missing messages, with the first of the missing slots."""
+    def _gap_text(self, gaps: Sequence[Gap]) -> str:
+        """Describe the missing messages and name the first missing slots."""
         slots = [gap for gap in gaps if gap.reason != "released"]
         least = "at least " if len(slots) < len(gaps) or len(self._catalog.view().gaps) >= GAPS_MAX else ""
         known = f"{least}{many(len(slots), 'slot')} with {many(sum(gap.count for gap in slots), 'message')}"
@@ -249,22 +248,22 @@ class ArchiveRun:
             f"slot {gap.seal} of tap {gap.queue!r} ({many(gap.count, 'message')})"
             if gap in slots
             else f"all slots of tap {gap.queue!r} up to seal {gap.seal}"
-            for gap in gaps[:GAPS_TOLD]
+            for gap in gaps[:GAPS_SHOWN]
         )
-        more = f" and {len(gaps) - GAPS_TOLD:,} more" if len(gaps) > GAPS_TOLD else ""
+        more = f" and {len(gaps) - GAPS_SHOWN:,} more" if len(gaps) > GAPS_SHOWN else ""
         total = known if slots else "an unknown number of messages"
-        return f"{total} had gone before they were archived: {named}{more}"
+        return f"{total} had disappeared before they were archived: {named}{more}"
 
     def target(self, url: str | None = None) -> LakeTarget:
-        """Return the target of tasks that copy slots from the broker at a URL, or from the catalog's data folder."""
+        """Return the target of copying tasks, which read from the broker at a URL, else from the catalog's folder."""
         path = self._catalog.address if url is None else None
         return LakeTarget(self.lake.place, self.note.query, path, url, self.note.skip)
 
-    def take(self, stream: SealStream, target: LakeTarget, tasks: Tasks) -> bool:
-        """Copy and commit the next batch, and return whether there was one. Raises: PipelineFault, exceptions of Spark.
+    def copy_batch(self, stream: SealStream, target: LakeTarget, tasks: Tasks) -> bool:
+        """Copy and commit the next batch; return whether there was one. Raises: PipelineFault, exceptions of Spark.
 
-        Shapes: `tasks` runs a function over items as tasks and returns the results.
-        Invariant: a batch of which the lake has only the bad records is repeated with the same slots.
+        Shapes: `tasks` runs a function on items in tasks and returns the results.
+        Invariant: a batch with only its bad records in the lake is repeated with the same slots.
         """
         begin = self._at.to_json()
         interrupted = self._interrupted
@@ -276,23 +275,23 @@ class ArchiveRun:
         return True
 
     def commit(self, copied: Copied, end: StreamOffset) -> None:
-        """Add a batch with the archive's new position to the lake, in one transaction of each table.
+        """Add a batch and the archive's new position to the lake, in one transaction per table.
 
-        Raises: LakeRefused, after the files of the batch are removed: too many messages are unreadable, or TapTaken.
+        Raises: LakeRefused if too many messages are unreadable, or TapTaken; the files of the batch are removed first.
         """
         batch = LakeBatch(self.note.query, end.seal, end.incarnation, copied)
         if copied.bad > self._bad_limit(copied.rows + copied.bad):
             self.lake.discard(batch)
             raise LakeRefused(
                 f"{copied.bad:,} of {copied.rows + copied.bad:,} messages cannot be read, "
-                f"more than {self._max_bad}: none of the batch was taken"
+                f"more than {self._max_bad}: none of the batch was archived"
             )
         self.lake.commit(batch)
         self._has_batch, self._at, self._interrupted = True, end, None
         self.totals.count(copied)
         self.totals.seal = end.seal
 
-    def step(self) -> Totals:
+    def release_slots(self) -> Totals:
         """Release the slots of the committed batches, and return the totals."""
         totals = self.totals
         if totals.seal != self._released and self._clock_s() >= self._release_at_s:
@@ -306,35 +305,34 @@ class ArchiveRun:
         else:
             self._release_at_s = self._clock_s() + RELEASE_AGAIN_S
 
-    def tend(self) -> None:
-        """Compact small files once there are many, and remove files that were replaced some hours ago.
+    def maintain(self) -> None:
+        """Compact small files once there are many, and remove files that were replaced hours ago.
 
         A batch every five seconds would leave 17,000 files a day.
         """
-        if self._tended is None:
-            self._tended = self.totals.files - sum(file.bytes < TENDED_BYTES // 2 for file in self.lake.files())
-        if self.totals.files - self._tended < TENDED_FILES:
+        if self._compacted is None:
+            self._compacted = self.totals.files - sum(file.bytes < COMPACT_BYTES // 2 for file in self.lake.files())
+        if self.totals.files - self._compacted < COMPACT_FILES:
             return
-        self._tended = self.totals.files
+        self._compacted = self.totals.files
         try:
-            self.lake.compact(TENDED_BYTES)
+            self.lake.compact(COMPACT_BYTES)
             self.lake.vacuum(KEEP_HOURS)
         except LakeRefused as refused:
             self._say(f"small files are not merged for now: {refused}")
 
     def withdraw(self) -> None:
-        """Remove the cursors that this run created, if the lake has nothing of the archive: it was refused."""
+        """Remove the cursors that this run created, unless the lake has a batch of the archive."""
         if not self._has_batch:
             self.cursors.withdraw()
 
     def end(self) -> None:
-        """Release the lock, so that another run can begin."""
+        """Release the lock, so that another run can start."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def values(self) -> dict[str, Any]:
-        """Return the totals of the run, for a summary."""
         place = {"lake": str(self.lake.place), "store": self.note.start.store, "cursor": self._cursor}
         found = asdict(self.totals)
         del found["files"], found["lag"]
@@ -342,12 +340,15 @@ class ArchiveRun:
 
 
 def bad_limit(text: str) -> Callable[[int], Fraction]:
-    """Return how many of some messages may be unreadable, by a number, 5, or a share, 0.1%. Raises: LakeRefused."""
+    """Return a function from a number of messages to how many of them may be unreadable.
+
+    Shapes: `text` is a number, such as 5, or a share, such as 0.1%. Raises: LakeRefused.
+    """
     text = text.strip()
     percent = SHARE.fullmatch(text)
     if percent is not None and (share := Fraction(percent[1]) / 100) <= 1:
-        few = Fraction(FEW if share else 0)
-        return lambda messages: max(few, share * messages)
+        minimum = Fraction(BAD_MIN if share else 0)
+        return lambda messages: max(minimum, share * messages)
     if text.isascii() and text.isdigit():
         return lambda _messages: Fraction(text)
     raise LakeRefused(f"{text!r} is neither a number of messages nor a share such as 0.1%")

@@ -1,8 +1,8 @@
-"""The log of a Delta table on this machine's disk, made durable against power loss, which its package does not ensure.
+"""The log of a Delta table on a local disk, made durable against power loss, which the Delta package does not ensure.
 
-The package renames an entry into place without a sync. We sync an entry, with the files that it adds, before a commit
-returns, and before another commit follows it. So a power loss can tear only the last entry of an archive, and the later
-entries of compactions and deletions. No reader has relied on those entries, and `repair` removes them.
+The package renames an entry into place without a sync. Here an entry and the files that it adds are synced before a
+commit returns, and before another commit follows. So a power loss can damage only an archive's last entry, and entries
+of compactions and deletions after it. No reader has relied on those entries yet, and `repair` removes them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from broker.pipeline.lake.place import Disk
 LOG: Final = "_delta_log"
 LAST_CHECKPOINT: Final = "_last_checkpoint"
 CHECKPOINT: Final = ".checkpoint.parquet"
-PARQUET: Final = b"PAR1"
+PARQUET_MAGIC: Final = b"PAR1"
 
 
 class DeltaLog:
-    """The log of a table. Shapes: without a folder it is in a bucket, where written objects are durable and whole."""
+    """The log of a table. A table without a folder is in a bucket, where written objects are durable and complete."""
 
     def __init__(self, table: Path | None, disk: Disk) -> None:
         self._table = table or Path()
@@ -31,17 +31,15 @@ class DeltaLog:
         self._disk = disk
 
     def sync(self, version: int, after: int = -1) -> None:
-        """Sync an entry to disk, and the earlier ones back to an archive's, with the files that they add.
+        """Sync an entry with the files that it adds, and the entries before it back to an archive's last one.
 
-        Shapes: the entries up to `after` are on disk already.
-
-        Another program, or a killed compaction, may have left several entries without a sync. When an archive's was
-        written, all earlier ones were on disk.
+        Another program or a killed compaction may have left several entries without a sync; when an archive's entry was
+        written, all earlier ones were on disk. Shapes: the entries up to `after` are on disk already.
         """
         for path in reversed(list(self._unsynced(version, after))):
             for action in _actions(self._disk.read(path)):
                 added = self._table / unquote(action["add"]["path"]) if "add" in action else None
-                if added is not None and added.exists():  # the file may have been replaced and removed meanwhile
+                if added is not None and added.exists():  # it may have been replaced and removed meanwhile
                     self._disk.sync_file(added)
                     self._disk.sync_folder(added.parent)
             self._disk.sync_file(path)
@@ -55,18 +53,16 @@ class DeltaLog:
             if not path.exists():  # a checkpoint has replaced it
                 return
             yield path
-            if self._archived(path.name):
+            if self._is_from_archive(path.name):
                 return
 
     def written_ms(self, version: int) -> float | None:
-        """Return the time at which an entry was written, as the package sees it; None in a bucket or if a checkpoint
-        replaced it.
-        """
+        """Return when an entry was written; None in a bucket, or if a checkpoint has replaced the entry."""
         path = self._folder / f"{version:020}.json"
         return path.stat().st_mtime * 1000 if self._local and path.exists() else None
 
     def sync_checkpoint(self) -> None:
-        """Sync the checkpoints to disk; until then the entries that they fold are kept."""
+        """Sync the checkpoints; until then the entries that they replace must stay."""
         if self._local:
             for name in self._names():
                 if name.endswith(CHECKPOINT) or name == LAST_CHECKPOINT:
@@ -74,10 +70,10 @@ class DeltaLog:
             self._disk.sync_folder(self._folder)
 
     def repair(self) -> list[str]:
-        """Remove files that a power loss left half written, and return their names."""
+        """Remove files that a power loss left incomplete, and return their names."""
         if not self._local:
             return []
-        removed = {name for name in self._names() if name.endswith(CHECKPOINT) and not self._whole(LOG, name)}
+        removed = {name for name in self._names() if name.endswith(CHECKPOINT) and not self._is_complete(LOG, name)}
         if LAST_CHECKPOINT in self._names() and (
             removed or not _is_json(self._disk.read(self._folder / LAST_CHECKPOINT))
         ):
@@ -85,9 +81,9 @@ class DeltaLog:
         entries = [name for name in self._names() if name.endswith(".json") and name[:-5].isdecimal()]
         later: set[str] = set()
         for at in range(len(entries) - 1, -1, -1):
-            if self._torn(entries[at], later):
+            if self._is_torn(entries[at], later):
                 removed |= set(entries[at:])
-            elif self._archived(entries[at]):
+            elif self._is_from_archive(entries[at]):
                 break  # when it was written, all earlier entries were on disk
         for name in sorted(removed, reverse=True):
             self._disk.remove(self._folder / name)
@@ -98,12 +94,12 @@ class DeltaLog:
     def _names(self) -> list[str]:
         return self._disk.list(self._folder)
 
-    def _torn(self, name: str, later: set[str]) -> bool:
-        """Return whether an entry is half written, or replaces existing files by files that are not whole.
+    def _is_torn(self, name: str, later: set[str]) -> bool:
+        """Return whether an entry is incomplete, or replaces files that still exist by incomplete files.
 
-        An archive's files are on disk before their entry, so no later change to them comes from a power loss. `later`
-        holds the files that later entries replaced or deleted. They may be missing, because a killed vacuum removes
-        only some of them, and a repair must not bring deleted rows back. A whole entry adds the files that it removes.
+        An archive's files are on disk before their entry, so a power loss cannot have damaged them. `later` has the
+        files that later entries replaced or deleted. They may be missing, because a killed vacuum removes only some of
+        them, and a repair must not restore deleted rows. A complete entry adds the files that it removes to `later`.
         """
         try:
             actions = list(_actions(self._disk.read(self._folder / name)))
@@ -114,21 +110,21 @@ class DeltaLog:
             return not actions
         paths = {unquote(one["path"]) for one in removes}
         made = [(unquote(one["path"]), one["size"]) for one in adds]
-        if all(path in later or self._whole("", path, size) for path, size in made):
+        if all(path in later or self._is_complete("", path, size) for path, size in made):
             later |= paths
             return False
         return all((self._table / path).exists() for path in paths)
 
-    def _archived(self, name: str) -> bool:
+    def _is_from_archive(self, name: str) -> bool:
         found = _actions(self._disk.read(self._folder / name))
         return any("slotmq" in action.get("commitInfo", ()) for action in found)
 
-    def _whole(self, folder: str, name: str, size: int | None = None) -> bool:
+    def _is_complete(self, folder: str, name: str, size: int | None = None) -> bool:
         try:
             block = self._disk.read(self._table / folder / name)
         except FileNotFoundError:
             return False
-        return size in (None, len(block)) and block[-4:] == PARQUET
+        return size in (None, len(block)) and block[-4:] == PARQUET_MAGIC
 
 
 def _actions(block: bytes) -> Iterator[Mapping[str, Any]]:

@@ -1,8 +1,8 @@
-"""A lake: the Delta tables in which an archive stores messages, with methods to read and maintain them.
+"""A lake: the Delta tables in which archives store messages, with methods to read and maintain them.
 
-messages, bad               the tables: the messages in the schema of `slotmq`, and the unreadable records
+messages, bad               the tables of messages (in the schema of `slotmq`) and of unreadable records
 _taps                       the taps of each store in the lake
-_archives/<cursor>.json     what an archive takes, and where it began; its position is in the log of `messages`
+_archives/<cursor>.json     the taps of an archive and where it began; its position is in the log of `messages`
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from broker.pipeline.spark.tasks import frame_of, session_setting, tasks_at_once
 TAPS: Final = "_taps"
 ARCHIVES: Final = "_archives"
 NOTE_FORMAT: Final = 1
-OURS: Final = frozenset({"messages", "bad", TAPS, ARCHIVES, "_jobs", "unroutable"})
+LAKE_NAMES: Final = frozenset({"messages", "bad", TAPS, ARCHIVES, "_jobs", "unroutable"})
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
-GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark reads these as a pattern in a path
-LISTED_BY_DRIVER: Final = 10_000  # above this many files, a Spark job that lists them costs more than listing them here
-OBJECT_ROWS: Final = 10_000  # of a batch that a task reads from a bucket
-OBJECT_TASKS: Final = 4  # for each task that runs concurrently
+GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark treats a path with these characters as a pattern
+LISTED_BY_DRIVER: Final = 10_000  # up to this many files are listed by the driver, because a Spark job costs more
+OBJECT_ROWS: Final = 10_000  # in a batch that a task reads from a bucket
+OBJECT_TASKS: Final = 4  # for each task that can run at the same time
 
 
 @dataclass(frozen=True, slots=True)
 class ArchiveNote:
     """The description of an archive.
 
-    Shapes: `query` is the archive's name in the log; `taps` are names or globs, none for all; `skip` holds by vhost and
-        tap the last seal that was in the lake when the archive began after `start`.
+    Shapes: `query` is the archive's name in the log; `taps` are names or globs, () for all; `start` is where the
+        archive began, and `skip` has, by vhost and tap, the last seal in the lake at that time.
     """
 
     query: str
@@ -56,20 +56,19 @@ class ArchiveNote:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Return the description that a note holds. Raises: KeyError, TypeError, SourceRefused."""
+        """Return the description that a note contains. Raises: KeyError, TypeError, SourceRefused."""
         names = {name: found[name] for name in cls.__slots__}
         return cls(**{**names, "taps": tuple(found["taps"]), "start": StreamOffset.from_json(found["start"])})
 
     def to_json(self) -> dict[str, Any]:
-        """Return the description as it is stored."""
         return {"format": NOTE_FORMAT, **asdict(self), "start": self.start.to_json()}
 
 
 class Lake:
-    """An existing lake; `create` makes a new one.
+    """A lake; `create` makes a new one if there is none.
 
-    Shapes: a `version` of the messages, a number or a time, selects the lake of that moment.
-    Raises: LakeRefused for no lake, no such version, or a URL of an unknown scheme.
+    Shapes: `version`, a number or a time of the table `messages`, selects the messages of that moment.
+    Raises: LakeRefused if there is no lake or no such version, or for a URL of an unknown scheme.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class Lake:
             names = self.disk.list(self.place.root)
         except NotADirectoryError:
             raise LakeRefused(f"{self.place} is not a lake but a file") from None
-        if self.place.folder is not None and set(names) - OURS:
+        if self.place.folder is not None and set(names) - LAKE_NAMES:
             self._refuse("and not empty")
         for table in (self.bad_table, self.message_table):
             table.log.repair()
@@ -113,8 +112,8 @@ class Lake:
     def commit(self, batch: LakeBatch) -> bool:
         """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
 
-        Bad records are committed first, so that a batch in the table of messages is in both tables.
-        Raises: LakeRefused, after files that no log names are removed.
+        Bad records are committed first, so a batch in the table of messages is complete.
+        Raises: LakeRefused, after removing the files that no log names.
         """
         copied, made = batch.copied, False
         try:
@@ -130,23 +129,23 @@ class Lake:
         return made
 
     def discard(self, batch: LakeBatch) -> None:
-        """Remove the files of a batch that no table contains."""
+        """Remove the files of a batch that is in no table."""
         self.message_table.discard(batch.copied.files)
         self.bad_table.discard(batch.copied.bad_files)
 
     def note_taps(self, branches: Iterable[Branch]) -> None:
-        """Record the taps of a coming commit: a table answers a query about one tap, but does not list its taps."""
+        """Record the taps of a coming commit: a table answers whether it has a tap, but does not list its taps."""
         for branch in branches:
             name = f"{branch[0]}-{hashlib.sha256(json.dumps(branch).encode()).hexdigest()[:16]}.json"
             if name not in self.disk.list(self.place.root / TAPS):
                 self._write(TAPS, name, branch)
 
     def _write(self, folder: str, name: str, value: Any) -> None:
-        """Write JSON to a file atomically; it is on disk when this returns."""
+        """Write JSON to a file atomically; the file is on disk when this returns."""
         self.disk.write_whole(self.place.root / folder / name, json.dumps(value, ensure_ascii=False).encode())
 
     def _branches(self, store: str) -> list[Branch]:
-        """Return the branches of a store in the lake. Cost: a file of a branch never changes and is read once."""
+        """Return the branches of a store in the lake. Cost: the file of a branch never changes, and is read once."""
         folder, known = self.place.root / TAPS, self._known_branches
         names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
         for name in names:
@@ -155,7 +154,7 @@ class Lake:
         return [known[name] for name in names]
 
     def archived(self, store: str) -> dict[tuple[str, str], dict[str, int]]:
-        """Return for each tap of a store, by vhost and name, the last seal in the lake of each start of the broker."""
+        """Return, for each tap of a store (vhost and name), the last seal in the lake by start of the broker."""
         found: dict[tuple[str, str], dict[str, int]] = {}
         seals = self.message_table.last_seals(self._branches(store))
         for (_, incarnation, vhost, tap), seal in seals.items():
@@ -165,7 +164,7 @@ class Lake:
     # ---- archives
 
     def note(self, cursor: str) -> ArchiveNote | None:
-        """Return the note of an archive, None when there is none. Raises: LakeRefused for an unreadable note."""
+        """Return the note of an archive, None if there is none. Raises: LakeRefused for an unreadable note."""
         path = self.place.root / ARCHIVES / f"{cursor}.json"
         if path.name not in self.disk.list(path.parent):
             return None
@@ -178,21 +177,20 @@ class Lake:
             raise LakeRefused(f"{path} cannot be read: {error!r}") from error
 
     def write_note(self, cursor: str, note: ArchiveNote) -> ArchiveNote:
-        """Write the note of an archive, and return it; it is on disk then."""
         self._write(ARCHIVES, f"{cursor}.json", note.to_json())
         return note
 
     def position(self, note: ArchiveNote) -> StreamOffset | None:
-        """Return the end of an archive's last batch, None before the first."""
-        return self._passed(self.message_table, note)
+        """Return the end of an archive's last batch, None before the first batch."""
+        return self._last_offset(self.message_table, note)
 
     def interrupted(self, note: ArchiveNote, at: StreamOffset) -> StreamOffset | None:
         """Return the end of a batch after `at` of which the lake has only the bad records, None if there is none."""
-        bad = self._passed(self.bad_table, note)
+        bad = self._last_offset(self.bad_table, note)
         return bad if bad is not None and bad.seal > at.seal else None
 
-    def _passed(self, table: LakeTable, note: ArchiveNote) -> StreamOffset | None:
-        found = table.passed(note.query, {branch[1] for branch in self._branches(note.start.store)})
+    def _last_offset(self, table: LakeTable, note: ArchiveNote) -> StreamOffset | None:
+        found = table.last_passed(note.query, {branch[1] for branch in self._branches(note.start.store)})
         return None if found is None else replace(note.start, seal=found[0], incarnation=found[1])
 
     # ---- reading
@@ -206,7 +204,7 @@ class Lake:
     ) -> DataFrame:
         """Return the messages with since <= ts < until in this version's columns, null where an older file lacks one.
 
-        Cost: files of other days are not opened. The frame shows the lake of this moment, without later commits.
+        The frame shows the lake of this moment, without later commits. Cost: files of other days are not opened.
         """
         first_ms, end_ms = self._bounds(since, until)
         wanted = list(dict.fromkeys([*(columns or COLUMNS), "ts"]))
@@ -219,15 +217,13 @@ class Lake:
         return frame if columns is None else frame.select(*columns)
 
     def bad(self, spark: SparkSession) -> DataFrame:
-        """Return the unreadable records, each with the reason and its bytes."""
         return self._frame(spark, self.bad_table, self.bad_table.files(), ddl_of(BAD_SCHEMA))
 
     def _frame(self, spark: SparkSession, table: LakeTable, files: Sequence[LakeFile], ddl: str) -> DataFrame:
-        """Return the rows of a table's files, with the columns of a schema."""
         if not files:
             return spark.createDataFrame([], ddl)
         paths = [str(table.folder / file.path) for file in files]
-        if self.place.folder is None:  # Spark itself has no file system for buckets
+        if self.place.folder is None:  # this Spark has no file system for buckets
             place, count = self.place, min(len(paths), OBJECT_TASKS * tasks_at_once(spark))
             shares = [paths[at::count] for at in range(count)]
             return frame_of(spark, lambda share: _object_rows(place, share, ddl), shares, ddl)
@@ -241,28 +237,28 @@ class Lake:
     # ---- maintenance
 
     def compact(self, target_bytes: int, day: str | None = None) -> Mapping[str, Any]:
-        """Compact the small files of all days, or of one, and return the figures of the messages."""
+        """Compact the small files of all days or of one day, and return the figures for the messages."""
         self.bad_table.compact(target_bytes, day)
         return self.message_table.compact(target_bytes, day)
 
     def vacuum(self, keep_hours: int) -> int:
-        """Remove files replaced more than `keep_hours` ago, and return how many; current readers of them fail."""
+        """Remove files that were replaced more than `keep_hours` ago, and return how many; their readers fail."""
         return self.message_table.vacuum(keep_hours) + self.bad_table.vacuum(keep_hours)
 
 
 def _object_rows(place: LakePlace, paths: Sequence[str], ddl: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of Parquet files in a bucket, in a task; columns that a file lacks are null."""
+    """Yield the rows of Parquet files in a bucket, in a task; the columns that a file lacks are null."""
     schema = pa.unify_schemas([ARROW_SCHEMA, BAD_SCHEMA])
     wanted = pa.schema([schema.field(column.split("`")[1]) for column in ddl.split(", ")])
     files = ObjectDisk(place.uri, place.options).files
     for path in paths:
         with files.open_input_file(path) as file:
             found = pq.ParquetFile(file)
-            there = set(wanted.names) & set(found.schema_arrow.names)
-            for batch in found.iter_batches(OBJECT_ROWS, columns=sorted(there)):
+            present = set(wanted.names) & set(found.schema_arrow.names)
+            for batch in found.iter_batches(OBJECT_ROWS, columns=sorted(present)):
                 columns = [
                     batch.column(field.name).cast(field.type)
-                    if field.name in there
+                    if field.name in present
                     else pa.nulls(batch.num_rows, field.type)
                     for field in wanted
                 ]

@@ -1,7 +1,7 @@
-"""The place of a lake, a folder of this machine or a prefix of an S3 bucket, and the file calls of both.
+"""The place of a lake, a folder of this machine or a prefix of an S3 bucket, and the file operations for both.
 
-A test's substitute for `Disk` can fail at each call. Data that must survive a power loss is synced before the next
-step: a file's bytes, then the folder that names it.
+Tests substitute a `Disk` that can fail at each call. Data that must survive a power loss is synced before the next
+step: first the file's bytes, then the folder that contains its name.
 """
 
 from __future__ import annotations
@@ -21,30 +21,28 @@ from broker.pipeline.options import URL, local_path
 from broker.pipeline.spark.log import cache_folder
 
 SCHEMES: Final = frozenset({"s3", "s3a"})
-ODD: Final = re.compile(r"[][^|%\\\x00-\x1f]")
-BUFFER_BYTES: Final = 1 << 20  # the package's stream accepts Python's bytes only through a buffer
-OPTIONS: Final = "AWS_"  # the prefix of an object store's environment variables
+UNSUPPORTED: Final = re.compile(r"[][^|%\\\x00-\x1f]")
+BUFFER_BYTES: Final = 1 << 20  # without a buffer, the package's stream does not accept Python's bytes
+OPTION_PREFIX: Final = "AWS_"  # the prefix of an object store's environment variables
 
 
 class Disk:
-    """The operating system's files."""
+    """File operations of the operating system."""
 
     def create(self, path: Path) -> BinaryIO:
         """Open a new file for writing. Raises: FileExistsError."""
         return path.open("xb")
 
     def sync(self, file: BinaryIO) -> None:
-        """Sync the file's bytes to disk."""
         file.flush()
         os.fsync(file.fileno())
 
     def sync_file(self, path: Path) -> None:
-        """Sync the bytes of a file that another writer wrote to disk."""
+        """Sync the bytes of a file that another process or library wrote."""
         with path.open("rb") as file:
             os.fsync(file.fileno())
 
     def sync_folder(self, folder: Path) -> None:
-        """Sync the names in a folder to disk."""
         descriptor = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(descriptor)
@@ -60,7 +58,6 @@ class Disk:
         return True
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename a file atomically."""
         source.rename(target)
 
     def remove(self, path: Path) -> bool:
@@ -83,7 +80,7 @@ class Disk:
             return []
 
     def write_whole(self, path: Path, block: bytes) -> None:
-        """Write a file atomically, in a folder that is created if missing; it is on disk when this returns."""
+        """Write a file atomically, creating its folder if needed; the file is on disk when this returns."""
         self.make_folder(path.parent)
         writing = path.with_name(f".{uuid.uuid4().hex}")
         with self.create(writing) as file:
@@ -93,7 +90,7 @@ class Disk:
         self.sync_folder(path.parent)
 
     def make_folder(self, folder: Path) -> None:
-        """Create a folder with its parents, and sync the folders that name them."""
+        """Create a folder and its missing parents, and sync the folders that contain their names."""
         missing = []
         while not folder.is_dir():
             missing.append(folder)
@@ -104,7 +101,7 @@ class Disk:
 
 
 class ObjectDisk(Disk):
-    """The objects of a bucket, by paths below a URL. An object is durable when its file is closed."""
+    """The same operations for the objects of a bucket, with paths below a URL. Closing a file makes it durable."""
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:
         from deltalake.fs import DeltaStorageHandler
@@ -117,7 +114,7 @@ class ObjectDisk(Disk):
         return made
 
     def write_whole(self, path: Path, block: bytes) -> None:
-        with self.create(path) as file:  # an object appears whole
+        with self.create(path) as file:  # an object appears only when it is complete
             file.write(block)
 
     def remove(self, path: Path) -> bool:
@@ -137,17 +134,17 @@ class ObjectDisk(Disk):
         return sorted(info.base_name for info in found)
 
     def _nothing(self, *_: Any, **__: Any) -> None:
-        """Do nothing: an object is durable when its file is closed, and has no folder."""
+        """Do nothing: closing a file makes it durable, and a bucket has no folders."""
 
     sync = sync_file = sync_folder = make_folder = _nothing
 
 
 @dataclass(frozen=True, slots=True)
 class LakePlace:
-    """The place of a lake, for drivers and workers.
+    """The place of a lake, for the driver and the workers.
 
     Shapes: `uri` is an absolute path or s3://bucket/prefix; `options` are those of `deltalake`, such as
-        AWS_ENDPOINT_URL, and may hold secrets.
+        AWS_ENDPOINT_URL, and may contain secrets.
     """
 
     uri: str
@@ -155,22 +152,22 @@ class LakePlace:
 
     @classmethod
     def of(cls, name: str | Path | LakePlace) -> LakePlace:
-        """Return the place of a path or a URL, with the options of this process's environment.
+        """Return the place of a path or a URL, with the options in this process's environment.
 
-        Raises: LakeRefused for a place that cannot hold a lake.
+        Raises: LakeRefused for a place that cannot be a lake.
         """
         if isinstance(name, LakePlace):
             return name
         found = URL.match(str(name))
         if found is None or found[1].lower() not in SCHEMES:
             path = str(local_path(name).absolute())
-            if odd := ODD.search(path):
-                raise LakeRefused(f"{path} can be no lake: the Delta package fails over the {odd[0]!r} in its path")
+            if found := UNSUPPORTED.search(path):
+                raise LakeRefused(f"{path} cannot be a lake: Delta does not support the {found[0]!r} in its path")
             return cls(path)
         rest = str(name)[found.end() :].strip("/")
         if not rest:
             raise LakeRefused(f"{name} names no bucket: a lake is at s3://bucket/prefix")
-        options = {name: value for name, value in os.environ.items() if name.startswith(OPTIONS)}
+        options = {name: value for name, value in os.environ.items() if name.startswith(OPTION_PREFIX)}
         return cls(f"s3://{rest}", options)
 
     def __str__(self) -> str:
@@ -178,21 +175,18 @@ class LakePlace:
 
     @property
     def folder(self) -> Path | None:
-        """The folder, None for a bucket."""
         return None if self.uri.startswith("s3://") else Path(self.uri)
 
     @property
     def root(self) -> Path:
-        """The root of paths for `disk`."""
         return self.folder or Path()
 
     def disk(self) -> Disk:
-        """Return the file calls for this place."""
         return Disk() if self.folder is not None else ObjectDisk(self.uri, self.options)
 
     @property
     def work_folder(self) -> Path:
-        """The folder for locks and jobs: the lake itself, or for a bucket a folder of this user."""
+        """The folder for locks and jobs: the lake itself, or for a bucket a folder in the user's cache."""
         if self.folder is not None:
             return self.folder
         digest = hashlib.sha256(f"{self.uri} {self.options.get('AWS_ENDPOINT_URL', '')}".encode()).hexdigest()[:8]

@@ -1,8 +1,9 @@
-"""Copies slots to Parquet inside a task, and says where to: one file for each day.
+"""Copy slots to Parquet files within a task, one file per day, and report the files.
 
-Message bytes go from the slot file into Arrow and from there into Parquet, not through Spark. Rows of a queue are
-adjacent and in order, so that the minimum and maximum of a row group prune. Bodies have no statistics, because queries
-do not compare them. Keys and names repeat and get a dictionary, ids and times are stored as differences.
+Message bytes go from the slot file into Arrow and from there into Parquet, not through Spark. The rows of a queue are
+adjacent and in order, so that readers can skip row groups by their minimum and maximum. Bodies have no statistics,
+because queries do not compare them. Columns of repeated keys and names have a dictionary; ids and times are stored as
+differences.
 """
 
 from __future__ import annotations
@@ -22,10 +23,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from broker.pipeline.faults import SlotDamaged, said_plainly
+from broker.pipeline.faults import SlotDamaged, without_worker_trace
 from broker.pipeline.lake.place import Disk, LakePlace
 from broker.pipeline.source.catalog import open_catalog, open_handle
-from broker.pipeline.source.message_run import batches, together
+from broker.pipeline.source.message_run import batches, decode_groups
 from broker.pipeline.source.schema import ARROW_SCHEMA, BAD_SCHEMA
 from broker.pipeline.source.slot_handle import SlotHandle
 from broker.pipeline.source.slot_rows import SlotRows, joined_rows
@@ -33,25 +34,26 @@ from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView
 
 ROW_GROUP_ROWS: Final = 1 << 17
-ROW_GROUP_BYTES: Final = 32 << 20  # large bodies end a row group earlier, because it is held in memory until written
+ROW_GROUP_BYTES: Final = 32 << 20  # limits the memory for a row group of large bodies
 CODEC: Final = "zstd"
 CODEC_LEVEL: Final = 1
 DAY_US: Final = 86_400_000_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-DICTIONARIES: Final = frozenset(
+DICTIONARY_COLUMNS: Final = frozenset(
     "vhost queue exchange routing_key content_type content_encoding reply_to expiration type user_id app_id headers "
     "properties_raw priority delivery_mode reason store incarnation query".split()
 )
-DIFFERENCES: Final = frozenset("slot seal offset ts app_ts".split())
-COMPARED: Final = ("vhost", "queue", "slot", "seal", "offset", "ts", "exchange", "routing_key")
+DELTA_COLUMNS: Final = frozenset("slot seal offset ts app_ts".split())
+COMPARED_COLUMNS: Final = ("vhost", "queue", "slot", "seal", "offset", "ts", "exchange", "routing_key")
 
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
     """A file on disk that no log names yet.
 
-    Shapes: `path` is relative to the table's folder; `date` is that of its rows, 2026-11-20; `stats` is Delta's JSON.
+    Shapes: `path` is relative to the table's folder; `date` is the date of its rows, such as 2026-11-20; `stats` are
+        Delta's statistics as JSON.
     """
 
     path: str
@@ -61,15 +63,15 @@ class NewFile:
 
 
 class ParquetFile:
-    """A file that grows by record batches of one schema. Invariant: a file that `finish` returns is on disk."""
+    """A Parquet file to which record batches of one schema are appended. Invariant: after `finish` it is on disk."""
 
     def __init__(self, disk: Disk, table: Path, path: str, schema: pa.Schema) -> None:
         self._disk = disk
-        self._whole = table / path
+        self._absolute = table / path
         self._path = path
         self._schema = schema
-        disk.make_folder(self._whole.parent)
-        self._file = disk.create(self._whole)
+        disk.make_folder(self._absolute.parent)
+        self._file = disk.create(self._absolute)
         self._written: list[Any] = []
         names = schema.names
         self._writer = pq.ParquetWriter(
@@ -77,29 +79,29 @@ class ParquetFile:
             schema,
             compression=CODEC,
             compression_level=CODEC_LEVEL,
-            use_dictionary=[name for name in names if name in DICTIONARIES],
-            column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in DIFFERENCES},
-            write_statistics=[name for name in names if name in COMPARED],
+            use_dictionary=[name for name in names if name in DICTIONARY_COLUMNS],
+            column_encoding={name: "DELTA_BINARY_PACKED" for name in names if name in DELTA_COLUMNS},
+            write_statistics=[name for name in names if name in COMPARED_COLUMNS],
             store_schema=False,
             metadata_collector=self._written,
         )
-        self._waiting: list[pa.RecordBatch] = []
-        self._waiting_rows = 0
-        self._waiting_bytes = 0
+        self._batches: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._pending_bytes = 0
 
     def add(self, batch: pa.RecordBatch) -> None:
-        self._waiting.append(batch)
-        self._waiting_rows += batch.num_rows
-        self._waiting_bytes += batch.nbytes
-        if self._waiting_rows >= ROW_GROUP_ROWS or self._waiting_bytes >= ROW_GROUP_BYTES:
+        self._batches.append(batch)
+        self._pending_rows += batch.num_rows
+        self._pending_bytes += batch.nbytes
+        if self._pending_rows >= ROW_GROUP_ROWS or self._pending_bytes >= ROW_GROUP_BYTES:
             self._write()
 
     def _write(self) -> None:
-        if self._waiting:
-            table = pa.Table.from_batches(self._waiting, self._schema)
+        if self._batches:
+            table = pa.Table.from_batches(self._batches, self._schema)
             self._writer.write_table(table, row_group_size=table.num_rows)
-        self._waiting = []
-        self._waiting_rows = self._waiting_bytes = 0
+        self._batches = []
+        self._pending_rows = self._pending_bytes = 0
 
     def finish(self, date: str) -> NewFile:
         """Write the remaining rows, sync the file, and return its description for the log."""
@@ -108,36 +110,36 @@ class ParquetFile:
         self._disk.sync(self._file)
         size = self._file.tell()
         self._file.close()
-        self._disk.sync_folder(self._whole.parent)
+        self._disk.sync_folder(self._absolute.parent)
         return NewFile(self._path, date, size, stats_of(self._written[0]))
 
     def close(self) -> None:
-        """Close an unwanted file, also on a full disk; a second call does nothing."""
+        """Close a file that will be removed, even on a full disk; a second call does nothing."""
         if not self._file.closed:
             for each in (self._writer, self._file):
                 with suppress(OSError, RuntimeError, pa.ArrowException):
                     each.close()
 
     def remove(self) -> None:
-        self._disk.remove(self._whole)
+        self._disk.remove(self._absolute)
 
 
 def stats_of(metadata: Any) -> str:
-    """Return the statistics of compared columns for Delta's log: minimum, maximum and null count."""
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
+    """Return the statistics of compared columns as in Delta's log: minimum, maximum and null count."""
+    minimum: dict[str, Any] = {}
+    maximum: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     groups = [metadata.row_group(at) for at in range(metadata.num_row_groups)]
     for at, name in enumerate(metadata.schema.names):
-        found = [group.column(at).statistics for group in groups] if name in COMPARED else []
+        found = [group.column(at).statistics for group in groups] if name in COMPARED_COLUMNS else []
         if not found or not all(each is not None and each.has_null_count for each in found):
             continue
         nulls[name] = sum(each.null_count for each in found)
         bounds = [each for each in found if each.has_min_max]
         if bounds:
-            least[name] = _plain(min(each.min for each in bounds))
-            greatest[name] = _plain(max(each.max for each in bounds))
-    stats = {"numRecords": metadata.num_rows, "minValues": least, "maxValues": greatest, "nullCount": nulls}
+            minimum[name] = _plain(min(each.min for each in bounds))
+            maximum[name] = _plain(max(each.max for each in bounds))
+    stats = {"numRecords": metadata.num_rows, "minValues": minimum, "maxValues": maximum, "nullCount": nulls}
     return json.dumps(stats, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -146,7 +148,7 @@ def _plain(value: Any) -> Any:
 
 
 class DayFiles:
-    """Files in a table's folder that no log names yet; an exception inside `with` removes them.
+    """New files in a table's folder, one per day, that no log names yet; an exception inside `with` removes them.
 
     Shapes: batches have a column `ts`.
     """
@@ -171,13 +173,13 @@ class DayFiles:
         for day, part in _by_day(batch):
             file = self._files.get(day)
             if file is None:
-                path = f"date={_date(day)}/{self._writer}-{uuid.uuid4().hex}.parquet"
+                path = f"date={_iso_date(day)}/{self._writer}-{uuid.uuid4().hex}.parquet"
                 file = self._files[day] = ParquetFile(self._disk, self._table, path, self._schema)
             file.add(part)
 
     def finish(self) -> tuple[NewFile, ...]:
-        """Write the remaining rows, and return the files; all of them are on disk then."""
-        return tuple(file.finish(_date(day)) for day, file in sorted(self._files.items()))
+        """Write the remaining rows, and return the files, which are on disk then."""
+        return tuple(file.finish(_iso_date(day)) for day, file in sorted(self._files.items()))
 
 
 def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
@@ -192,7 +194,7 @@ def _by_day(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
         yield day, batch.filter(pa.array(days == day))
 
 
-def _date(day: int) -> str:
+def _iso_date(day: int) -> str:
     return (EPOCH + timedelta(days=day)).date().isoformat()
 
 
@@ -202,7 +204,7 @@ Slots = Sequence[SlotHandle]
 
 @dataclass(slots=True)
 class Copied:
-    """The report of a task for the commit. Shapes: `seals` has the first and the last seal of each branch."""
+    """A task's report for the commit. Shapes: `seals` has the first and the last seal of each branch."""
 
     files: tuple[NewFile, ...] = ()
     bad_files: tuple[NewFile, ...] = ()
@@ -221,12 +223,11 @@ class Copied:
         return both
 
     def note_seals(self, branch: Branch, first: int, last: int) -> None:
-        """Add the first and the last seal of some slots of a branch."""
-        held = self.seals.get(branch, (first, last))
-        self.seals[branch] = (min(held[0], first), max(held[1], last))
+        """Extend the seals of a branch by a range of seals."""
+        known = self.seals.get(branch, (first, last))
+        self.seals[branch] = (min(known[0], first), max(known[1], last))
 
     def figures(self) -> dict[str, int]:
-        """Return the sizes of a batch."""
         lake_bytes = sum(file.bytes for file in self.files)
         return {"slots": self.slots, "rows": self.rows, "bad": self.bad, "slot_bytes": self.slot_bytes,
                 "files": len(self.files), "lake_bytes": lake_bytes}  # fmt: skip
@@ -236,8 +237,8 @@ class Copied:
 class LakeTarget:
     """The lake into which tasks copy slots; it is pickled into them.
 
-    Shapes: `path` is the broker's data folder, from any working folder, or else `url` is set; `skip` holds by vhost and
-        tap the last seal that the lake had before the archive; tests set `disk`.
+    Shapes: either `path`, the broker's absolute data folder, or `url` is set; `skip` has, by vhost and tap, the last
+        seal in the lake before the archive began; tests set `disk`.
     """
 
     lake: LakePlace
@@ -248,8 +249,8 @@ class LakeTarget:
     disk: Disk | None = None
 
     def copy(self, slots: Slots) -> Copied:
-        """Copy slots, in a task; return the report for the commit. Raises: PipelineFault."""
-        with said_plainly():
+        """Copy slots, within a task, and return the report for the commit. Raises: PipelineFault."""
+        with without_worker_trace():
             wanted = [slot for slot in slots if slot.seal > self.skip.get(slot.vhost, {}).get(slot.queue, 0)]
             if not wanted:
                 return Copied()
@@ -263,9 +264,9 @@ class LakeTarget:
 
 
 class SlotCopy(ExitStack):
-    """Copy slots into a lake, one file per date; an exception inside `with` removes the files.
+    """Copies slots into a lake, with one file per day; an exception inside `with` removes the files.
 
-    Invariant: no log names the files yet. Two copies of the same slots have equal rows, under other file names.
+    Invariant: no log names the files yet. Two copies of the same slots have equal rows in differently named files.
     """
 
     def __init__(self, disk: Disk, lake: Path, query: str, open_slot: Callable[[SlotHandle], SlotView]) -> None:
@@ -277,11 +278,11 @@ class SlotCopy(ExitStack):
         self._done = Copied()
 
     def copy(self, slots: Iterable[SlotHandle]) -> None:
-        """Copy the readable rows of slots, and record the others as bad. Raises: SlotMissing.
+        """Copy the readable rows of slots, and record all others as bad. Raises: SlotMissing.
 
-        Cost: small slots are decoded together, because a decoding costs a millisecond and 30 KB however few its rows.
+        Cost: small slots are decoded together: a decoding costs a millisecond and 30 KB, however few rows it has.
         """
-        for group in together(slots):
+        for group in decode_groups(slots):
             opened = [self._opened(slot) for slot in group]
             rows = joined_rows([view for view in opened if isinstance(view, SlotView)])
             if rows is not None and len(rows.metas) == len(group):
@@ -291,10 +292,10 @@ class SlotCopy(ExitStack):
                 if isinstance(view, SlotView):
                     self._copy(slot, view)
                 else:
-                    self._note(slot, str(view))
+                    self._record_bad(slot, str(view))
 
     def _opened(self, slot: SlotHandle) -> SlotView | BadSlotFile | SlotDamaged:
-        """Count a slot, and return its view, or why it cannot be read."""
+        """Count a slot, and return its view, or the error if it cannot be read."""
         done = self._done
         done.note_seals((slot.store, slot.incarnation or "", slot.vhost, slot.queue), slot.seal, slot.seal)
         done.slots += 1
@@ -308,7 +309,7 @@ class SlotCopy(ExitStack):
         try:
             rows = SlotRows(view)
         except BadSlotFile as error:
-            self._note(slot, str(error))
+            self._record_bad(slot, str(error))
             return
         bad = rows.bad()
         for one in bad:
@@ -317,7 +318,7 @@ class SlotCopy(ExitStack):
                 "offset": int(rows.ids[one.position]),
                 "ts": int(rows.ts_ms[one.position]) * 1000,
             }
-            self._note(slot, one.reason, **place, rows=1, raw=one.raw)
+            self._record_bad(slot, one.reason, **place, rows=1, raw=one.raw)
         self._add(rows, np.delete(np.arange(len(rows.ids)), [one.position for one in bad]) if bad else None)
 
     def _add(self, rows: SlotRows, good: Any = None) -> None:
@@ -326,8 +327,8 @@ class SlotCopy(ExitStack):
             self._messages.add(batch)
             rows.page_out()
 
-    def _note(self, slot: SlotHandle, reason: str, **row: Any) -> None:
-        """Record an unreadable row, or a whole slot if none is given, by the columns of BAD_SCHEMA."""
+    def _record_bad(self, slot: SlotHandle, reason: str, **row: Any) -> None:
+        """Record an unreadable row, given by its columns of BAD_SCHEMA, or without them the whole slot."""
         whole = {"offset": slot.first, "rows": slot.count, "ts": (slot.first_ts_ms or 0) * 1000}
         of_slot = {"store": slot.store, "vhost": slot.vhost, "queue": slot.queue, "slot": slot.first, "seal": slot.seal}
         found = {"query": self._query, "incarnation": slot.incarnation or None, "reason": reason}

@@ -1,9 +1,9 @@
-"""One Delta table of a lake, with two guarantees that its package lacks: one writer per tap, and a durable log.
+"""A Delta table of a lake, with two guarantees that the Delta package lacks: one writer per tap, and a durable log.
 
-The log has one transaction per tap, named after its branch, whose version is the last seal in the table. It has one per
-archive and start of the broker, whose version is the last seal that the archive has passed: the archive's position. The
-package records transactions without comparing, so each commit is tried for exactly one version of the table: if another
-writer was first, the table is read and compared again.
+The log has one transaction per tap, named after its branch, whose version is the last seal in the table. It also has
+one per archive and start of the broker, whose version is the archive's position: the last seal that it has passed. The
+package records transactions without comparing them. So each commit is attempted for exactly one version of the table;
+if another writer was first, the table is read and compared again.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from deltalake.transaction import AddAction, Transaction
 from broker.pipeline.faults import LakeRefused, TapTaken
 from broker.pipeline.lake.delta_log import DeltaLog
 from broker.pipeline.lake.place import Disk, LakePlace
-from broker.pipeline.lake.slot_copy import COMPARED, Branch, Copied, NewFile
+from broker.pipeline.lake.slot_copy import COMPARED_COLUMNS, Branch, Copied, NewFile
 from broker.pipeline.options import now_ms
 
 DATE: Final = "date"
 CHECKPOINT_EVERY: Final = 100
 ATTEMPTS: Final = 100
-ORPHAN_HOURS: Final = 24  # older than any writer that still works
+ORPHAN_HOURS: Final = 24  # no running writer has an older file without an entry
 CAUSE: Final = "\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}"
-ONE_ONLY: Final = (
-    "one archive only may write a tap into a lake; end the other one, then --take-over continues after what it took"
+ONE_WRITER: Final = (
+    "only one archive may write a tap into a lake; end the other one, then --take-over continues after its slots"
 )
 COLOR: Final = re.compile(r"\x1b\[\d*m")
 SETTINGS: Final = {
-    "delta.dataSkippingStatsColumns": ",".join(COMPARED),
+    "delta.dataSkippingStatsColumns": ",".join(COMPARED_COLUMNS),
     "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-    "delta.logRetentionDuration": "interval 6 hours",  # a follower writes an entry every few seconds
+    "delta.logRetentionDuration": "interval 6 hours",  # a following archive adds an entry every few seconds
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LakeBatch:
-    """The contents of one commit, after which the archive `query` has passed a seal of a start of the broker."""
+    """The contents of one commit, with which the archive `query` passes the seal `seal`."""
 
     query: str
     seal: int
@@ -55,22 +55,19 @@ class LakeBatch:
 
     @property
     def name(self) -> str:
-        """The name of the archive's transaction."""
         return query_name(self.query, self.incarnation)
 
     def transactions(self) -> dict[str, int]:
-        """Return the transactions of the taps and of the archive for the log."""
         found = {branch_name(branch): last for branch, (_first, last) in self.copied.seals.items()}
         return {**found, self.name: self.seal}
 
     def facts(self) -> dict[str, Any]:
-        """Return the batch's figures for the log."""
         return {"query": self.query, "seal": self.seal, **self.copied.figures()}
 
 
 @dataclass(frozen=True, slots=True)
 class LakeFile:
-    """One file of the table. Shapes: ``path`` is below the table's folder; ``date`` is that of its rows, 2026-11-20."""
+    """A file of the table. Shapes: `path` is relative to the table's folder; `date` is the date of its rows."""
 
     path: str
     date: str
@@ -92,7 +89,7 @@ def query_name(query: str, incarnation: str) -> str:
 
 @contextmanager
 def delta_faults(uri: str) -> Iterator[None]:
-    """Turn exceptions of the package into one line."""
+    """Turn exceptions of the Delta package into a fault of one line."""
     try:
         yield
     except (DeltaError, OSError) as error:
@@ -100,14 +97,14 @@ def delta_faults(uri: str) -> Iterator[None]:
 
 
 def _one_line(text: str) -> str:
-    """Return the first line with the causes that the package draws as a tree below it."""
+    """Return the first line and the causes, which the package draws as a tree below it."""
     first, *others = [line for line in (COLOR.sub("", line).strip() for line in text.splitlines()) if line] or [""]
     causes = [line.removeprefix(CAUSE).strip() for line in others if line.startswith(CAUSE)]
     return ": ".join([first, *(cause for cause in causes if not cause.startswith("<"))])
 
 
 class LakeTable:
-    """One table, current or at a `version`. Shapes: `version` is a number, a time or its text."""
+    """A table, current or at a version. Shapes: `version` is a number, a time, or a time as text."""
 
     def __init__(
         self, place: LakePlace, name: str, schema: pa.Schema, disk: Disk, *, version: int | str | datetime | None = None
@@ -140,20 +137,20 @@ class LakeTable:
                     storage_options=self.options,
                 )
         except LakeRefused:
-            if not self.exists:  # else another archive was first
+            if not self.exists:  # otherwise another archive created it first
                 raise
         self.log.sync(0)
 
     def load(self) -> DeltaTable:
-        """Return the package's table object. Raises: LakeRefused for a version that the table does not have."""
+        """Return the package's table object. Raises: LakeRefused for a version that does not exist."""
         with delta_faults(self.uri):
             table = DeltaTable(self.uri, storage_options=self.options)
             if self._version is not None:
-                self._go_back(table, self._version)
+                self._load_version(table, self._version)
             return table
 
-    def _go_back(self, table: DeltaTable, version: int | str | datetime) -> None:
-        """Load an older version; the package would take the oldest one for a time before it."""
+    def _load_version(self, table: DeltaTable, version: int | str | datetime) -> None:
+        """Load an older version. For a time before the oldest version, the package would silently load that version."""
         if isinstance(version, int):
             if version > table.version():
                 raise LakeRefused(f"{self.uri} has no version {version}: the last one is {table.version()}")
@@ -170,7 +167,7 @@ class LakeTable:
     # ---- reading
 
     def files(self, first_ms: int | None = None, end_ms: int | None = None) -> list[LakeFile]:
-        """Return the files that may have rows with first_ms <= ts < end_ms, in the order of their dates and times."""
+        """Return the files that may have rows with first_ms <= ts < end_ms, ordered by date and time."""
         found = [
             file
             for file in map(_lake_file, pa.table(self.load().get_add_actions(flatten=True)).to_pylist())
@@ -180,13 +177,13 @@ class LakeTable:
         return sorted(found, key=lambda file: (file.date, file.first_ts_ms or 0, file.path))
 
     def last_seals(self, branches: Sequence[Branch]) -> dict[Branch, int]:
-        """Return the last seal in the table for each branch that has any."""
+        """Return the last seal in the table of each branch that has one."""
         table = self.load()
         found = {branch: table.transaction_version(branch_name(branch)) for branch in branches}
         return {branch: seal for branch, seal in found.items() if seal is not None}
 
-    def passed(self, query: str, incarnations: Iterable[str]) -> tuple[int, str] | None:
-        """Return the last seal that an archive has passed and the start of the broker that wrote it, None for none."""
+    def last_passed(self, query: str, incarnations: Iterable[str]) -> tuple[int, str] | None:
+        """Return the last seal that an archive has passed and the start of the broker that wrote it; None for none."""
         table = self.load()
         versions = {start: table.transaction_version(query_name(query, start)) for start in incarnations}
         return max(((seal, start) for start, seal in versions.items() if seal is not None), default=None)
@@ -194,18 +191,18 @@ class LakeTable:
     # ---- writing
 
     def holds(self, batch: LakeBatch, table: DeltaTable | None = None) -> bool:
-        """Return whether the table has a batch. Raises: TapTaken when its slots belong to another writer."""
+        """Return whether the table has a batch. Raises: TapTaken if another writer has archived the same slots."""
         table = table or self.load()
-        passed = table.transaction_version(batch.name)
-        if passed is not None and batch.seal <= passed:
+        last_passed = table.transaction_version(batch.name)
+        if last_passed is not None and batch.seal <= last_passed:
             return True
         for branch, (first, _last) in batch.copied.seals.items():
-            held = table.transaction_version(branch_name(branch)) or 0
+            archived = table.transaction_version(branch_name(branch)) or 0
             *_, vhost, tap = branch
-            if first <= held:
+            if first <= archived:
                 raise TapTaken(
-                    f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {held} already, "
-                    f"and was to get seal {first} again: {ONE_ONLY}"
+                    f"the lake has tap {tap!r} of vhost {vhost!r} up to seal {archived} already, "
+                    f"and was to get seal {first} again: {ONE_WRITER}"
                 )
         return False
 
@@ -214,7 +211,7 @@ class LakeTable:
         adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
         properties = CommitProperties(
             custom_metadata={"slotmq": batch.facts()},
-            max_commit_retries=0,  # each try must follow a comparison and a sync
+            max_commit_retries=0,  # each attempt must be preceded by a comparison and a sync
             app_transactions=[Transaction(name, version) for name, version in batch.transactions().items()],
         )
         hooks = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)
@@ -232,9 +229,9 @@ class LakeTable:
         return version is not None
 
     def _checkpoint(self) -> None:
-        """Fold the entries into a checkpoint; remove old entries when the checkpoint is on disk.
+        """Create a checkpoint, and remove old entries once it is on disk.
 
-        A failure only makes the log longer: the batch is committed and must not look as if it failed.
+        A failure is ignored: it only makes the log longer, and the batch, which is committed, must not seem to fail.
         """
         with suppress(LakeRefused, OSError):
             table = self.load()
@@ -244,9 +241,9 @@ class LakeTable:
                 table.cleanup_metadata()
 
     def discard(self, files: Sequence[NewFile]) -> None:
-        """Remove files of a failed batch that the log does not name: a commit may succeed although its answer is lost.
+        """Remove the files of a failed batch, unless the log names them: a commit may succeed without an answer.
 
-        If the log cannot be read, leave them to `sweep`.
+        If the log cannot be read, the files are left to `sweep`.
         """
         with suppress(LakeRefused):
             named = {file.path for file in self.files()} if files else set()
@@ -257,7 +254,7 @@ class LakeTable:
     # ---- maintenance
 
     def compact(self, target_bytes: int, day: str | None = None) -> dict[str, Any]:
-        """Compact small files, of all days or one, and return the package's figures."""
+        """Compact the small files of all days or of one day, and return the package's figures."""
         plain = ColumnProperties(dictionary_enabled=False, statistics_enabled="NONE")
         properties = WriterProperties(
             compression="ZSTD", compression_level=1, column_properties={"body": plain, "raw": plain}
@@ -270,13 +267,13 @@ class LakeTable:
         )
 
     def delete(self, predicate: str) -> int:
-        """Delete rows by a condition in SQL, and return how many; `vacuum` later removes their bytes."""
+        """Delete the rows that meet an SQL condition, and return how many; `vacuum` later removes their bytes."""
         return int(self._change(lambda table: table.delete(predicate))["num_deleted_rows"])
 
     def vacuum(self, keep_hours: int) -> int:
-        """Remove files replaced more than `keep_hours` ago, and unlogged files after a day; return how many."""
+        """Remove files replaced more than `keep_hours` ago, and files without an entry after a day; return how many."""
         table = self.load()
-        self.log.sync(table.version())  # a power loss must not take an entry whose replaced files are gone
+        self.log.sync(table.version())  # a power loss must not undo an entry whose replaced files are removed
         with delta_faults(self.uri):
             replaced = table.vacuum(keep_hours, dry_run=False, enforce_retention_duration=False)
             orphans = table.vacuum(
@@ -285,7 +282,7 @@ class LakeTable:
         return len({*replaced, *orphans})
 
     def sweep(self, query: str) -> None:
-        """Remove the files of a query that no entry names; the caller knows that its writer is gone."""
+        """Remove the files of a query that no entry names; its writer must have ended."""
         table = self.load()
         with delta_faults(self.uri):
             everything, replaced = (
@@ -295,14 +292,14 @@ class LakeTable:
             if path.rpartition("/")[2].startswith(f"{query}-"):
                 self._disk.remove(self.folder / path)
 
-    def _change(self, work: Callable[[DeltaTable], Any], held: Callable[[DeltaTable], bool] = lambda _: False) -> Any:
-        """Change the table, again if another writer was first; return None if it holds the change already."""
+    def _change(self, work: Callable[[DeltaTable], Any], done: Callable[[DeltaTable], bool] = lambda _: False) -> Any:
+        """Change the table, and retry if another writer was first; return None if the table has the change already."""
         for _ in range(ATTEMPTS):
             table = self.load()
             version = table.version()
-            done = held(table)
-            self.log.sync(version)  # its writer may have died before the sync
-            if done:
+            present = done(table)
+            self.log.sync(version)  # the writer of that version may have died before its sync
+            if present:
                 return None
             try:
                 with delta_faults(self.uri):

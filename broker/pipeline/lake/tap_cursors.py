@@ -1,4 +1,4 @@
-"""The cursors of an archive: the chosen taps, the archived seals of each, and the gaps."""
+"""The cursors of an archive: the selected taps, the archived seals of each, and the gaps."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ TapName = tuple[str, str]  # vhost, tap
 
 
 class TapCursors:
-    """One named cursor on each of the chosen taps.
-
-    Shapes: taps are names or globs, none for all; vhost None for all.
-    """
+    """A cursor of one name on each of the selected taps. Shapes: `taps` are names or globs, () for all."""
 
     def __init__(
         self, catalog: Catalog, name: str, *, vhost: str | None, taps: Sequence[str], say: Callable[[str], None]
@@ -28,48 +25,46 @@ class TapCursors:
         self._taps = tuple(taps)
         self._exact = bool(taps) and not any(sign in tap for tap in taps for sign in WILDCARDS)
         self._say = say
-        self._made: set[TapName] = set()  # the taps in which this run created the cursor
-        self._silent = False  # the broker did not answer the last time, and that was reported
+        self._created: set[TapName] = set()  # the taps in which this run created the cursor
+        self._reported = False  # whether it was reported that the broker does not answer
 
-    def wants(self, vhost: str, tap: str) -> bool:
-        """Return whether a tap is chosen."""
+    def selects(self, vhost: str, tap: str) -> bool:
         return is_chosen(vhost, tap, self._vhost, self._taps or None)
 
     def taps(self) -> set[TapName]:
-        """Return the chosen taps that exist, have slots or have a cursor; without a running broker the latter two."""
+        """Return the selected taps that exist, have slots or have a cursor; without a broker, only the latter two."""
         view = self._catalog.view()
         found = view.taps | {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
         try:
             found |= {(tap["vhost"], tap["name"]) for tap in self._catalog.taps()}
         except SourceRefused as refused:
-            self._tell(refused)
-        return {tap for tap in found if self.wants(*tap)}
+            self._report_once(refused)
+        return {tap for tap in found if self.selects(*tap)}
 
     def keys(self) -> dict[QueueKey, TapName]:
-        """Return the queues of the chosen taps, including deleted taps, each with its tap."""
+        """Return the queues of the selected taps, including deleted taps, each with its tap."""
         view = self._catalog.view()
         facts: list[Gap | Released] = [*view.gaps, *view.released.values()]
         found = view.taps_of_queues | {fact.key: (fact.vhost, fact.queue) for fact in facts}
-        return {key: tap for key, tap in found.items() if self.wants(*tap)}
+        return {key: tap for key, tap in found.items() if self.selects(*tap)}
 
     def begins(self, archived: Mapping[TapName, int]) -> dict[TapName, int]:
-        """Return the seal after which a new archive begins in each tap: the lake's last one, else the last released."""
+        """Return the seal after which a new archive begins in each tap: the lake's last, else the last released one."""
         view = self._catalog.view()
         released = {(one.vhost, one.queue): one.seal for one in view.released.values()}
         return {tap: archived.get(tap, released.get(tap, 0)) for tap in self.taps()}
 
     def lag(self, seal: int, now_ms: int) -> Lag:
-        """Return the lag after a seal, of all taps together. Units: `now_ms` is the time of day."""
+        """Return the lag of all taps together after a seal. Units: `now_ms` is wall-clock time."""
         return LagTable(self._catalog.view().after(seal, queues=self.keys())).behind(seal, now_ms)
 
     def lost(self, seal: int) -> list[Gap]:
-        """Return the gaps of an archive whose position is a seal."""
         return self._catalog.view().lost(seal, queues=self.keys())
 
     def lost_before(self, archived: Mapping[TapName, int]) -> list[Gap]:
         """Return the gaps of an archive without a batch: in each tap after the lake's last seal, else after its cursor.
 
-        Without either it has all recorded gaps; slots that the readers before it have passed are none.
+        A tap without either has all recorded gaps, except released slots, which its earlier readers have passed.
         """
         view = self._catalog.view()
         passed = {(one.vhost, one.tap): one.seal for one in view.cursors if one.name == self.name} | dict(archived)
@@ -87,24 +82,21 @@ class TapCursors:
             for vhost, tap in sorted(self.taps()):
                 self._catalog.seal_now(vhost, tap)
         except SourceRefused as refused:
-            self._tell(refused)
+            self._report_once(refused)
 
     def check_rights(self) -> None:
-        """Check that the user may read every tap that the choice can match.
+        """Check that the user may read every tap that could be selected.
 
-        Raises: LakeRefused otherwise: if the right were granted later, slots before the archive's seal would be in no
-            lake.
+        Raises: LakeRefused otherwise: if the right were granted later, earlier slots would be missing in the lake.
         """
         self._catalog.view()
         if self._catalog.partial and not self._exact:
-            raise LakeRefused(
-                f"the user may not read every tap of {self._catalog.address}: name those that are meant with --tap"
-            )
+            raise LakeRefused(f"the user may not read every tap of {self._catalog.address}: name the taps with --tap")
 
     def release(self, seal: int, incarnation: str, begins: Mapping[TapName, int]) -> bool:
-        """Report for every tap that it is archived up to a seal of a start; return whether the broker recorded it.
+        """Tell the broker, for every tap, up to which seal it is archived; return whether the broker recorded it.
 
-        Shapes: `begins` has the seals of taps of which the archive has no batch yet.
+        Shapes: `begins` has the seals of taps of which the lake has no batch of this archive yet.
         Raises: as `check_rights`.
         """
         try:
@@ -115,23 +107,22 @@ class TapCursors:
                 begin = begins.get(tap)
                 place = (seal, incarnation) if begin is None else (begin, starts.of(begin))
                 if self._catalog.view().cursor(self.name, *tap) is None:
-                    self._made.add(tap)
+                    self._created.add(tap)
                 self._catalog.set_cursor(self.name, *tap, *place)
         except SourceRefused as refused:
-            self._tell(refused)
+            self._report_once(refused)
             return False
-        self._silent = False
+        self._reported = False
         return True
 
     def withdraw(self) -> None:
-        """Remove the cursors that this run created."""
         try:
-            for tap in sorted(self._made):
+            for tap in sorted(self._created):
                 self._catalog.remove_cursor(self.name, *tap)
         except SourceRefused as refused:
-            self._tell(refused)
+            self._report_once(refused)
 
-    def _tell(self, refused: SourceRefused) -> None:
-        if not self._silent:
-            self._say(f"the cursor stays where it is for now: {refused}")
-        self._silent = True
+    def _report_once(self, refused: SourceRefused) -> None:
+        if not self._reported:
+            self._say(f"the cursor is not moved for now: {refused}")
+        self._reported = True

@@ -1,1 +1,1 @@
-"""The report of a lake: its figures, which Spark counts, and its page."""
+"""The report on a lake: its figures, counted by Spark, and its page."""

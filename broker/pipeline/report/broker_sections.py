@@ -1,4 +1,4 @@
-"""The broker's current state and its sections: fan-out, bindings, taps and their readers, queues and consumers."""
+"""The sections of a report on a broker: fan-out, bindings, taps and their readers, queues and consumers."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from broker.slot_files.seal_view import LagTable, SealView
 Values = Mapping[str, Any]
 NO_BINDINGS = "No bindings were named: --path with the data folder of a running broker, or --bindings with a file."
 NO_BROKER = "No broker was named: --path or --url."
-UNMATCHED_MAX = 20
-NOBODY_MAX = 50  # keys that no queue gets, in the values
+UNROUTED_SHOWN = 20
+UNROUTED_MAX = 50  # keys in the values that no queue receives
 Group = list[tuple[RoutedBinding, Pattern]]
 
 
 def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
-    """Return the reach of messages: fan-out, keys that reach no queue, bindings that no message matches.
+    """Return the reach of messages: fan-out, keys that reach no queue, and bindings that match no message.
 
-    Shapes: `rows` are those of `counted_routes`; `unmatched` holds the most frequent keys that reach no queue.
+    Shapes: `rows` are those of `counted_routes`; `unmatched` has the most frequent keys that reach no queue.
     """
     fan_out = sorted((row["number"], row["messages"], row["keys"]) for row in rows if row["kind"] == "fan-out")
     messages = sum(count for _, count, _ in fan_out)
     copies = sum(queues * count for queues, count, _ in fan_out)
-    met = {row["number"] for row in rows if row["kind"] == "binding"}
+    matched = {row["number"] for row in rows if row["kind"] == "binding"}
     return {
         "bindings": len(topology.bindings),
         "copies": copies,
@@ -39,21 +39,21 @@ def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
         "by_queues": [{"queues": queues, "messages": count, "keys": keys} for queues, count, keys in fan_out],
         "unmatched_messages": sum(count for queues, count, _ in fan_out if queues == 0),
         "unmatched_keys": sum(keys for queues, _, keys in fan_out if queues == 0),
-        "unmatched": busiest_keys((row for row in rows if row["kind"] == "nobody"), "routing_key", NOBODY_MAX),
+        "unmatched": busiest_keys((row for row in rows if row["kind"] == "nobody"), "routing_key", UNROUTED_MAX),
         "dead_bindings": [
             {"vhost": binding.vhost, "binding": str(binding)}
             for number, binding in enumerate(topology.bindings)
-            if number not in met
+            if number not in matched
         ],
     }
 
 
 def redundant_bindings(topology: Topology) -> list[tuple[RoutedBinding, RoutedBinding]]:
-    """Return each redundant binding with one that makes it redundant and is not redundant itself.
+    """Return each redundant binding with a binding that makes it redundant and is not redundant itself.
 
-    A fanout exchange ignores keys, so a second binding to the same destination is redundant. Headers exchanges and hash
-    exchanges are left out.
-    Cost: for each pattern of one exchange, a search among its patterns to the same destination.
+    A fanout exchange ignores keys, so any further binding to the same destination is redundant. Headers and hash
+    exchanges are not examined.
+    Cost: for each pattern, a search among the patterns with the same exchange and destination.
     """
     types = {(entry.vhost, entry.name): entry for entry in topology.exchanges}
     groups: dict[tuple[str, str, str, bool], Group] = {}
@@ -74,11 +74,11 @@ def _pattern(binding: RoutedBinding, dialect: str) -> Pattern | None:
     try:
         return DIALECTS[dialect].parse(binding.key)
     except (BindingKeyError, KeyError):
-        return None  # our brokers refuse it
+        return None  # a broker refuses such a binding
 
 
 def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
-    """Yield pairs; of equivalent bindings, the first stays."""
+    """Yield redundant bindings with their covering ones; of equivalent bindings, only the first is not redundant."""
     covers = CoverSet()
     first: dict[str, RoutedBinding] = {}
     for binding, pattern in group:
@@ -91,16 +91,16 @@ def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
 
 
 def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
-    """Return a row for each cursor of a tap, and one for each tap without a cursor; the largest lag comes first."""
+    """Return a row for each cursor of a tap, or for a tap without cursors, ordered by falling lag."""
     rows = []
     seals: dict[tuple[str, str], list[Any]] = {}
     for seal in view.seals:
         seals.setdefault((seal.vhost, seal.queue), []).append(seal)
     for cursor in view.cursors:
         seals.setdefault((cursor.vhost, cursor.tap), [])
-    for (vhost, tap), held in seals.items():
+    for (vhost, tap), sealed in seals.items():
         places: list[tuple[str | None, int]] = [(one.name, one.seal) for one in view.cursors_of(vhost, tap)]
-        lags = LagTable(held)
+        lags = LagTable(sealed)
         for name, at in places or [(None, 0)]:
             rows.append(
                 {
@@ -108,8 +108,8 @@ def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
                     "tap": tap,
                     "cursor": name,
                     "seal": at,
-                    "slots": len(held),
-                    "bytes": sum(seal.bytes for seal in held),
+                    "slots": len(sealed),
+                    "bytes": sum(seal.bytes for seal in sealed),
                     **lags.behind(at, now_ms),
                     "lost_slots": sum((gap.vhost, gap.queue) == (vhost, tap) and gap.seal > at for gap in view.gaps),
                 }
@@ -118,17 +118,17 @@ def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
 
 
 def consumer_rows(queues: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each queue that has messages or consumers; the longest come first.
+    """Return a row for each queue with messages or consumers, ordered by falling length.
 
-    Shapes: `skew` is the busiest consumer's share relative to an even share: 1 is even, the number of consumers
-        means that one has all; None if no consumer holds a message.
+    Shapes: `skew` is the busiest consumer's unacknowledged messages relative to an even share: 1 if all consumers have
+        the same number, the number of consumers if one has all; None if there are none.
     """
-    held: dict[tuple[str, str], list[int]] = {}
+    unacked_by: dict[tuple[str, str], list[int]] = {}
     for row in consumers:
-        held.setdefault((row["vhost"], row["queue"]), []).append(row["messages_unacknowledged"])
+        unacked_by.setdefault((row["vhost"], row["queue"]), []).append(row["messages_unacknowledged"])
     rows = []
     for row in queues:
-        unacked = sorted(held.get((row["vhost"], row["name"]), []), reverse=True)
+        unacked = sorted(unacked_by.get((row["vhost"], row["name"]), []), reverse=True)
         if not unacked and not row["messages"]:
             continue
         rows.append(
@@ -149,7 +149,7 @@ def reach_section(values: Values) -> str:
     """Return the section on how many queues messages reach, and which keys reach none."""
     found = values["reach"]
     if found is None:
-        return _said(NO_BINDINGS)
+        return _paragraph(NO_BINDINGS)
     drawn = [
         (
             float(row["queues"]),
@@ -160,34 +160,35 @@ def reach_section(values: Values) -> str:
     ]
     x = bucket_axis("queues that a message reaches", 0, int(max((at for at, _, _ in drawn), default=1)), str)
     y = even_axis("", [height for _, height, _ in drawn], short_text)
-    made = _said(
+    made = _paragraph(
         f"By {values['bindings_of']}, a message reaches {found['mean']:.2f} queues on average; all of them together "
         f"would be {found['copies']:,} copies."
     )
     made += column_chart("Messages by number of queues", x, y, drawn, width=WIDE).figure()
-    made += "<h3>Keys that no queue gets</h3>"
+    made += "<h3>Keys that no queue receives</h3>"
     if not found["unmatched_keys"]:
-        return made + _said("Each message reaches a queue.")
+        return made + _paragraph("Each message reaches a queue.")
     messages, keys = many(found["unmatched_messages"], "message"), many(found["unmatched_keys"], "key")
     rows = [
         (row["vhost"], row["exchange"] or "(default)", row["routing_key"] or "(empty)", row["messages"])
         for row in found["unmatched"]
     ]
     head = ("vhost", "exchange", "routing key", "messages")
-    return made + _said(f"{messages} under {keys}; the busiest are:") + table(head, rows, rows_max=UNMATCHED_MAX)
+    return made + _paragraph(f"{messages} under {keys}; the busiest are:") + table(head, rows, rows_max=UNROUTED_SHOWN)
 
 
 def bindings_section(values: Values) -> str:
-    """Return the section on the bindings that no message matches, and the redundant ones."""
+    """Return the section on dead and redundant bindings."""
     found = values["reach"]
     if found is None:
-        return _said(NO_BINDINGS)
+        return _paragraph(NO_BINDINGS)
     dead, redundant = found["dead_bindings"], values["redundant_bindings"]
-    made = "<h3>Dead</h3>" + _said(f"{len(dead):,} of {found['bindings']:,} bindings met no message of this lake")
+    made = "<h3>Dead</h3>"
+    made += _paragraph(f"{len(dead):,} of {found['bindings']:,} bindings matched no message of this lake")
     if dead:
         made += table(("vhost", "binding"), [(row["vhost"], row["binding"]) for row in dead])
     made += "<h3>Redundant</h3>"
-    made += _said(
+    made += _paragraph(
         f"{many(len(redundant), 'binding')} whose messages another binding brings to the same place, by their patterns"
     )
     if redundant:
@@ -200,10 +201,10 @@ def taps_section(values: Values) -> str:
     """Return the section on the lag of the taps' readers."""
     rows = values["taps"]
     if rows is None:
-        return _said(NO_BROKER)
+        return _paragraph(NO_BROKER)
     if not rows:
-        return _said("The broker has no slot files and no cursors.")
-    most = max(row["lag_messages"] for row in rows) or 1
+        return _paragraph("The broker has no slot files and no cursors.")
+    largest = max(row["lag_messages"] for row in rows) or 1
     return table(
         ("tap", "cursor", "slots behind", "messages behind", "bytes behind", "oldest", "slots lost", "slots kept"),
         [
@@ -211,7 +212,7 @@ def taps_section(values: Values) -> str:
                 f"{row['tap']} ({row['vhost']})",
                 row["cursor"] or "-",
                 row["lag_slots"],
-                Amount(f"{row['lag_messages']:,}", row["lag_messages"] / most),
+                Amount(f"{row['lag_messages']:,}", row["lag_messages"] / largest),
                 Amount(size_text(row["lag_bytes"])),
                 Amount(span_text(row["lag_s"]) if row["lag_slots"] else "-"),
                 row["lost_slots"],
@@ -223,15 +224,14 @@ def taps_section(values: Values) -> str:
 
 
 def consumers_section(values: Values) -> str:
-    """Return the section on the length of queues, and on the distribution of unacked messages."""
+    """Return the section on the lengths of queues and the distribution of unacknowledged messages."""
     rows = values["queues"]
     if rows is None:
-        return _said("No running broker was named: --path.")
+        return _paragraph("No running broker was named: --path.")
     if not rows:
-        return _said("No queue has messages or consumers.")
-    made = _said(
-        "Skew: how many times its even share the busiest consumer holds of what is delivered and not acknowledged; "
-        "1 is even."
+        return _paragraph("No queue has messages or consumers.")
+    made = _paragraph(
+        "Skew: the unacknowledged messages of the busiest consumer, relative to an even share; 1 is even."
     )
     return made + table(
         ("queue", "ready", "unacknowledged", "consumers", "skew", "held by each"),
@@ -249,7 +249,7 @@ def consumers_section(values: Values) -> str:
     )
 
 
-def _said(text: str) -> str:
+def _paragraph(text: str) -> str:
     return f'<p class="soft">{escaped(text)}</p>\n'
 
 

@@ -1,4 +1,4 @@
-"""The traffic in a lake: over time, by level of the key, by key, by size; and its forecast. Spark counts."""
+"""The traffic in a lake, counted by Spark: over time, by prefix of the key, by key, by size; and its forecast."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ SECOND_MS: Final = 1_000
 MINUTE_MS: Final = 60 * SECOND_MS
 HOUR_MS: Final = 60 * MINUTE_MS
 DAY_MS: Final = 24 * HOUR_MS
-MOST: Final = 7 * 24 + 1  # a week of hours that begins within an hour
-SIZES: Final = {
+SLICES_MAX: Final = 7 * 24 + 1  # the hours of a week that does not begin on the hour
+SLICE_SIZES_MS: Final = {
     "second": SECOND_MS,
     "5 seconds": 5 * SECOND_MS,
     "15 seconds": 15 * SECOND_MS,
@@ -40,34 +40,34 @@ TICK_SIZES_MS: Final = tuple(
     )
     for count in counts
 )
-LEVELS: Final = 4  # the first words of a key
-PREFIXES: Final = 12  # the largest of a level
+LEVELS_MAX: Final = 4  # level n is the first n words of a key
+PREFIXES_MAX: Final = 12  # the busiest prefixes of each level
 TOP_KEYS: Final = 20
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 AHEAD_DAYS: Final = (7, 14, 30, 60, 90)
-TREND_DAYS: Final = 14  # whole days for a trend, so that weekends do not dominate
+TREND_DAYS: Final = 14  # the whole days that a trend needs, so that weekends do not dominate it
 HISTORY_MIN_MS: Final = HOUR_MS
 
 
 def slice_ms(first_ms: int, last_ms: int) -> int:
-    """Return the smallest slice size that needs no more slices than a week has hours; several weeks for long spans."""
-    for size_ms in SIZES.values():
-        if last_ms // size_ms - first_ms // size_ms < MOST:
+    """Return the smallest slice size that needs at most SLICES_MAX slices; several weeks for very long spans."""
+    for size_ms in SLICE_SIZES_MS.values():
+        if last_ms // size_ms - first_ms // size_ms < SLICES_MAX:
             return size_ms
-    week_ms = SIZES["week"]
-    return week_ms * -(-((last_ms - first_ms) // week_ms + 2) // MOST)
+    week_ms = SLICE_SIZES_MS["week"]
+    return week_ms * -(-((last_ms - first_ms) // week_ms + 2) // SLICES_MAX)
 
 
 def slice_name(size_ms: int) -> str:
     """Return the name of a slice size."""
-    for name, known_ms in SIZES.items():
+    for name, known_ms in SLICE_SIZES_MS.items():
         if known_ms == size_ms:
             return name
-    return f"{size_ms // SIZES['week']} weeks"
+    return f"{size_ms // SLICE_SIZES_MS['week']} weeks"
 
 
 def filled(counts: Mapping[int, int], first_ms: int, last_ms: int, size_ms: int) -> list[int]:
-    """Return the counts of all slices, including empty ones. Shapes: `counts` is by the slice's beginning."""
+    """Return the counts of all slices, including empty ones. Shapes: `counts` is by the start of a slice."""
     return [counts.get(at_ms, 0) for at_ms in range(first_ms - first_ms % size_ms, last_ms + 1, size_ms)]
 
 
@@ -77,7 +77,7 @@ def instant(at_ms: int) -> str:
 
 
 def moment_axis(first_ms: int, last_ms: int, count: int = 8) -> Axis:
-    """Return the axis of a span, with ticks at round times, whose texts are as short as possible."""
+    """Return the time axis of a span, with ticks at round times and short labels."""
     span_ms = max(1, last_ms - first_ms)
     size_ms = next((size for size in TICK_SIZES_MS if span_ms / size <= count), TICK_SIZES_MS[-1])
     form = "%d %b" if size_ms >= DAY_MS else "%H:%M" if size_ms >= MINUTE_MS else "%H:%M:%S"
@@ -94,8 +94,8 @@ def moment_axis(first_ms: int, last_ms: int, count: int = 8) -> Axis:
 def traffic(frame: DataFrame) -> dict[str, Any] | None:
     """Return the figures of messages (vhost, exchange, routing_key, ts, body); None for an empty frame.
 
-    Cost: three passes, the first over the times alone; later steps use the groups of the second, one row for each key
-        and time slice.
+    Cost: three passes over the messages, the first one over their times alone. The second one groups them by key and
+    time slice, and later figures are computed from these groups.
     """
     size = sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
     sized = frame.select("vhost", "exchange", "routing_key", sf.unix_millis("ts").alias("at"), size.alias("size"))
@@ -148,7 +148,7 @@ def _floor(column: Column, size_ms: int) -> Column:
 
 
 def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
-    """Return messages and bytes by slice, and messages by day."""
+    """Return (messages, bytes) by slice, and messages by day."""
     slices: dict[int, tuple[int, int]] = {}
     days: dict[int, int] = {}
     for row in _sums(grouped, "day", "slice").collect():
@@ -159,20 +159,17 @@ def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int
 
 
 def _sums(grouped: DataFrame, *names: str, **more: Column) -> DataFrame:
-    """Return messages and bytes by some columns, the most messages first."""
+    """Return messages and bytes grouped by columns, ordered by the number of messages."""
     sums = [sf.sum(name).alias(name) for name in ("messages", "bytes")]
     counted = grouped.groupBy(*names).agg(*sums, *(column.alias(name) for name, column in more.items()))
     return counted.orderBy(sf.desc("messages"), *names)
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Return for each key level the busiest prefixes of this length, slice by slice.
-
-    Shapes: a level omits keys with fewer words.
-    """
+    """Return, for each level, the busiest prefixes slice by slice; shorter keys are not part of a level."""
     words = sf.when(sf.col("routing_key") != "", sf.split("routing_key", r"\.", -1)).otherwise(sf.array())
     beginnings = sf.transform(
-        sf.sequence(sf.lit(1), sf.least(sf.lit(LEVELS), sf.size("words"))),
+        sf.sequence(sf.lit(1), sf.least(sf.lit(LEVELS_MAX), sf.size("words"))),
         lambda level: sf.struct(
             level.alias("level"), sf.concat_ws(".", sf.slice("words", 1, level)).alias("beginning")
         ),
@@ -199,7 +196,7 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
                 "of_level": sf.sum("total").over(level),
             }
         )
-        .where(sf.col("rank") <= PREFIXES)
+        .where(sf.col("rank") <= PREFIXES_MAX)
         .orderBy("level", "rank")
         .collect()
     )
@@ -219,7 +216,7 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
 
 
 def _sizes(sizes: DataFrame) -> dict[str, Any]:
-    """Return the sizes of bodies. Shapes: a class ends at a power of two, inclusive; the first holds size 0."""
+    """Return the sizes of bodies. Shapes: a class ends at a power of two, inclusive; the first one contains size 0."""
     digits = sf.length(sf.bin(sf.col("size") - 1))  # exact, unlike a logarithm
     upto = sf.when(sf.col("size") <= 1, sf.col("size")).otherwise(sf.pow(sf.lit(2.0), digits).cast("bigint"))
     classes = sizes.groupBy(upto.alias("upto")).agg(sf.sum("messages").alias("messages")).orderBy("upto").collect()
@@ -241,24 +238,24 @@ def _sizes(sizes: DataFrame) -> dict[str, Any]:
 def forecast(
     by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int | None
 ) -> dict[str, Any] | None:
-    """Return the forecast; None for less than an hour of history, or no message.
+    """Return the forecast; None without messages, or for less than an hour of history.
 
-    Shapes: `by_day` has messages by the beginning of a day in ms; `free_bytes` is None in a bucket; `growth_a_day` is
-        the daily increase of the number of messages; `ahead` has the size of the lake in some days.
+    Shapes: `by_day` has the number of messages by the start of the day in ms; `free_bytes` is None in a bucket;
+        `growth_a_day` is the daily change of the number of messages per day; `ahead` has future sizes of the lake.
     """
     if last_ms - first_ms < HISTORY_MIN_MS or not lake_rows:
         return None
     whole = range(first_ms - first_ms % DAY_MS + DAY_MS, last_ms - last_ms % DAY_MS, DAY_MS)
     if len(whole) >= TREND_DAYS:
         growth, first = linear_regression(range(len(whole)), [by_day.get(day, 0) for day in whole])
-        rate = first + growth * (len(whole) - 1)  # of the last day
+        rate = first + growth * (len(whole) - 1)  # the trend on the last day
     else:
-        rate, growth = sum(by_day.values()) * DAY_MS / (last_ms - first_ms), 0.0  # tomorrow is as today
+        rate, growth = sum(by_day.values()) * DAY_MS / (last_ms - first_ms), 0.0  # assume a constant rate
     rate = max(0.0, rate)
     bytes_a_message = lake_bytes / lake_rows
 
     def added(days: float) -> float:
-        """Return the bytes that `days` days add; a falling line ends at zero messages."""
+        """Return the bytes that are added in `days` days; a falling rate stops at zero."""
         if growth < 0:
             days = min(days, rate / -growth)
         return bytes_a_message * (rate * days + growth * days * days / 2)
@@ -275,7 +272,7 @@ def forecast(
 
 
 def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:
-    """Return the days until rate * t + growth * t^2 / 2 reaches the free space; None if it never does."""
+    """Return the days until rate * t + growth * t^2 / 2 reaches the free space, None if it never does."""
     if free is None:
         return None
     if growth == 0:

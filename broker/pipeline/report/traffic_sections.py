@@ -1,4 +1,4 @@
-"""The sections on traffic: rate, heat, keys, exchanges, sizes, and the forecast."""
+"""The sections of a report on traffic: rate, heat, keys, exchanges, sizes and the forecast."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def rate_section(traffic: Values) -> str:
 
 
 def heat_section(traffic: Values) -> str:
-    """Return one heat chart for each key level."""
+    """Return the section with a heat chart for each level."""
     size_ms, name = traffic["slice_ms"], slice_name(traffic["slice_ms"])
     begins_ms = traffic["rate"]["begins_ms"]
     several = len(traffic["exchanges"]) > 1
@@ -68,12 +68,12 @@ def heat_section(traffic: Values) -> str:
 
 def keys_section(traffic: Values) -> str:
     """Return the section on the busiest keys."""
-    total, most = traffic["messages"], max((row["messages"] for row in traffic["top_keys"]), default=1)
+    total, largest = traffic["messages"], max((row["messages"] for row in traffic["top_keys"]), default=1)
     rows = [
         (
             row["routing_key"] or EMPTY,
             row["exchange"] or "(default)",
-            Amount(f"{row['messages']:,}", row["messages"] / most),
+            Amount(f"{row['messages']:,}", row["messages"] / largest),
             Amount(f"{row['messages'] / total:.1%}"),
             Amount(size_text(row["bytes"])),
         )
@@ -94,7 +94,7 @@ def exchanges_section(traffic: Values) -> str:
 
 
 def sizes_section(traffic: Values) -> str:
-    """Return the section on body sizes, class by class, including empty bodies."""
+    """Return the section on body sizes by class, including empty bodies."""
     sizes = traffic["sizes"]
     marks = (("mean", "mean"), ("median", "p50"), ("90 % up to", "p90"), ("99 % up to", "p99"), ("the largest", "max"))
     facts = ", ".join(f"{name} {size_text(sizes[key])}" for name, key in marks)
@@ -114,7 +114,7 @@ def sizes_section(traffic: Values) -> str:
 
 
 def _upto(bucket: int) -> int:
-    """Return the largest size of a class. Shapes: class 0 holds empty bodies, the others end at powers of two."""
+    """Return the largest size in a class. Shapes: class 0 has the empty bodies, the others end at powers of two."""
     return 1 << bucket >> 1
 
 

@@ -1,1 +1,1 @@
-"""The queues that messages reach: bindings, matched by the broker's own index."""
+"""Compute which queues messages reach, with the broker's own index of bindings."""

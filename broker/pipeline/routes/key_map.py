@@ -1,4 +1,4 @@
-"""Maps old routing keys to new ones: `old=new`; wildcards on the left may recur on the right."""
+"""Map old routing keys to new ones: `old=new`, in which wildcards on the left may recur on the right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.routing.pattern import HASH, STAR, PatternLimits, split_words
 WILDCARDS: Final = {STAR: r"(\.[^.]*)", HASH: r"((?:\.[^.]*)*?)"}  # a `#` matches as few words as possible
 
 Rule = tuple[re.Pattern[str], tuple[int | str, ...]]
-"""What a key with a dot before each word matches, and the new key: words with their dots, and numbers of groups."""
+"""A pattern for keys with a dot before each word, and the parts of the new key: text, or the numbers of groups."""
 
 
 class BadKeyMap(ValueError):
@@ -24,15 +24,16 @@ class BadKeyMap(ValueError):
 
 
 class KeyMap:
-    """Map routing keys: an exact key wins over patterns, the first pattern over later ones.
+    """A map of routing keys. Exact keys take precedence over patterns, and earlier patterns over later ones.
 
-    `stock.*.eu=test.*` gives `test.acme` for `stock.acme.eu`: the n-th `*` on the right stands for the words that the
-    n-th `*` on the left matched; `#` works likewise. A key without a match stays unchanged.
-    Cost: one look-up for an exact key; for others the patterns, each the words to the power of its `#`.
+    `stock.*.eu=test.*` maps `stock.acme.eu` to `test.acme`: the n-th `*` on the right stands for what the n-th `*` on
+    the left matched, and `#` works likewise. A key that nothing matches is unchanged.
+    Cost: one look-up for an exact key. Otherwise patterns are tried in turn, each in time polynomial in the number of
+    words, with the number of `#` as the degree.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
-        """Check the arguments. Raises: BadKeyMap."""
+        """Check and compile the pairs. Raises: BadKeyMap."""
         self._keys: dict[str, str] = {}
         self._rules: list[Rule] = []
         limits = PatternLimits()
@@ -60,9 +61,9 @@ class KeyMap:
             return known
         dotted = f".{key}" if key else ""
         for left, right in self._rules:
-            met = left.fullmatch(dotted)
-            if met is not None:
-                new = "".join(met[part] if isinstance(part, int) else part for part in right)[1:]
+            match = left.fullmatch(dotted)
+            if match is not None:
+                new = "".join(match[part] if isinstance(part, int) else part for part in right)[1:]
                 if len(new.encode()) > SHORT_STRING_MAX_BYTES:
                     raise BadKeyMap(
                         f"'{key}' becomes '{new}', and a routing key has at most {SHORT_STRING_MAX_BYTES} bytes"
@@ -79,12 +80,12 @@ def _rule(left: Sequence[str], right: Sequence[str]) -> Rule:
 
 
 def read_key_map(sources: Sequence[str]) -> KeyMap:
-    """Return the map of several `old=new`, and of files: JSON objects, or CSV lines `old,new`. Raises: BadKeyMap."""
+    """Return the map of sources: `old=new`, or files with a JSON object or CSV lines `old,new`. Raises: BadKeyMap."""
     return KeyMap([pair for source in sources for pair in pairs_of(source)])
 
 
 def pairs_of(source: str) -> list[tuple[str, str]]:
-    """Return the pairs of one `old=new` or of one file. Raises: BadKeyMap."""
+    """Return the pairs of one source. Raises: BadKeyMap."""
     old, equals, new = source.partition("=")
     if equals:
         return [(old, new)]
@@ -105,7 +106,7 @@ def pairs_of(source: str) -> list[tuple[str, str]]:
 
 
 def json_pairs(source: str, text: str) -> list[tuple[str, str]]:
-    """Return the pairs of a JSON object. Raises: BadKeyMap."""
+    """Return the pairs in a JSON object. Raises: BadKeyMap."""
     with restated((ValueError, RecursionError), BadKeyMap, f"{source}: not valid JSON: "):
         found = json.loads(text)
     if not all(isinstance(new, str) for new in found.values()):

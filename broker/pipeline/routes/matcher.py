@@ -1,4 +1,4 @@
-"""Matches messages to queues: a topology compiled into the broker's own exchanges, once in each Python worker."""
+"""Match messages to queues: a topology, compiled once in each Python worker into the broker's own exchanges."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.exchange_types import PREDECLARED, make_exchange
 from broker.routing.pattern import PatternLimits
 
-LIMITS: Final = PatternLimits(
-    hashes=8, words=128
-)  # wider than a broker's own limits: the current bindings must fit as well
-UNSEEN: Final = b"\0" * PROPERTIES_AT  # class, weight and size before the properties, which no exchange here reads
+LIMITS: Final = PatternLimits(hashes=8, words=128)  # wider than a broker's, so that no existing binding exceeds them
+UNSEEN: Final = b"\0" * PROPERTIES_AT  # stands for class, weight and body size, which no exchange reads
 NO_FLAGS: Final = bytes(2)
 COMPILED_MAX: Final = 4
 
@@ -26,37 +24,37 @@ _compiled: dict[str, Matcher] = {}
 
 
 class BadTopology(ValueError):
-    """A topology that every broker refuses; the text is one line for the user."""
+    """A topology that a broker would refuse; the text is one line for the user."""
 
 
 class Match(NamedTuple):
-    """The match of a message: the names of queues, and the numbers of the bindings that lead there."""
+    """The queues that a message reaches, by name, and the numbers of the bindings on its way."""
 
     queues: tuple[str, ...]
     bindings: tuple[int, ...]
 
 
-class Path(int):
-    """The number of a binding, as a destination that an exchange chooses by its name."""
+class NamedDestination(int):
+    """The number of a binding, as a destination with a name, by which some exchanges choose."""
 
     name: str
 
 
 def further_keys(fields: MessageFields) -> list[str]:
-    """Return the routing keys of header CC; the broker removes those of BCC before it stores a message."""
+    """Return the routing keys in the header CC. BCC is absent: the broker removes it before it stores a message."""
     keys = fields.headers.get("CC")
     return [key for key in keys if isinstance(key, str)] if isinstance(keys, list) else []
 
 
 class Matcher:
-    """Route by a topology, with the same result as a broker that has these exchanges and bindings.
+    """Routes by a topology, with the same result as a broker that has these exchanges and bindings.
 
-    Each binding is a destination of its own, so that a match yields bindings. Numbers from `default_at` on are the
-    routes of the default exchange.
-    Shapes: `queues` has every queue once; `queue_of` gives by binding the index of its queue there, -1 if it leads to
-    another exchange.
+    Each binding is a destination of its own, so that a match yields bindings. Numbers from `default_at` on are routes
+    of the default exchange.
+    Shapes: `queues` has every queue once; `queue_of` has, for each binding, the index of its queue there, -1 if it
+        leads to another exchange.
     Invariant: `dynamic` has the (vhost, exchange) from which a message can reach an exchange that reads headers or
-    properties; all others match by keys alone.
+        properties; all others match by keys alone.
     """
 
     def __init__(self, topology: Topology) -> None:
@@ -71,7 +69,7 @@ class Matcher:
                 exchange = make_exchange(entry.name, entry.type, arguments=entry.arguments, pattern_limits=LIMITS)
             exchange.set_alternate(entry.alternate)
             self._exchanges[entry.vhost, entry.name] = exchange
-        drawn: dict[tuple[Exchange, str], Path] = {}
+        by_name: dict[tuple[Exchange, str], NamedDestination] = {}
         self.queue_of: list[int] = []
         for number, binding in enumerate(topology.bindings):
             exchange = self._exchanges[binding.vhost, binding.exchange]
@@ -88,18 +86,18 @@ class Matcher:
                     self._hashed.setdefault((exchange, onward), number)
                     destination = onward
                 else:
-                    destination = drawn.setdefault((exchange, binding.destination), Path(number))
+                    destination = by_name.setdefault((exchange, binding.destination), NamedDestination(number))
                     destination.name = binding.destination
             with restated(ValueError, BadTopology, f"binding {binding}: "):
                 exchange.bind(destination, binding.key, binding.arguments)
         self.queues = tuple(self._places)
         self.queue_of += range(len(self.queues))
-        self.dynamic = frozenset(place for place in self._exchanges if self._asks_headers(place))
+        self.dynamic = frozenset(place for place in self._exchanges if self._is_dynamic(place))
 
     def match(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Match | None:
         """Return the match of a message, None if the exchange does not exist.
 
-        Shapes: `properties_raw` may be None if the exchange is not dynamic and the message has no header CC.
+        Shapes: `properties_raw` may be None if the exchange is not `dynamic` and the message has no header CC.
         """
         numbers = self.numbers(vhost, exchange, key, properties_raw)
         if numbers is None:
@@ -109,10 +107,10 @@ class Matcher:
         return Match(queues, tuple(number for number in numbers if number < self.default_at))
 
     def numbers(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Numbers | None:
-        """Return the numbers of the bindings that match a message, None if the exchange does not exist; HOT."""
+        """Return the numbers of the matching bindings, None if the exchange does not exist. HOT."""
         start = self._exchanges.get((vhost, exchange))
         if start is None:
-            return self._implicit(vhost, exchange, key, properties_raw)
+            return self._without_exchange(vhost, exchange, key, properties_raw)
         if properties_raw is None:
             if start.alternate is None and not self._onward and not start.by_headers:
                 return start.route(key).destinations
@@ -120,7 +118,7 @@ class Matcher:
         fields = HeaderFields(UNSEEN + properties_raw)
         return self._walk(vhost, start, tuple(dict.fromkeys((key, *further_keys(fields)))), fields)
 
-    def _implicit(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None) -> Numbers | None:
+    def _without_exchange(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None) -> Numbers | None:
         if exchange:
             return () if exchange in PREDECLARED else None
         more = () if properties_raw is None else further_keys(HeaderFields(UNSEEN + properties_raw))
@@ -128,7 +126,7 @@ class Matcher:
         return tuple(self.default_at + place for place in places if place is not None)
 
     def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
-        """Return the bindings that match from an exchange on: visit each exchange once, an alternate after no match.
+        """Return the matching bindings from an exchange on, visiting each exchange once; an alternate after no match.
 
         Source: the router's walk, which does not return bindings.
         """
@@ -136,13 +134,13 @@ class Matcher:
         reached = {start}
         pending = [start]
         for current in pending:  # grows during the walk
-            met: list[int] = [
+            matched: list[int] = [
                 self._hashed[current, found] if isinstance(found, Exchange) else found
-                for found in self._found(current, keys, fields)
+                for found in self._matches(current, keys, fields)
             ]
-            numbers += met
-            onward = [self._onward[number] for number in met if number in self._onward]
-            if not met and current.alternate is not None:
+            numbers += matched
+            onward = [self._onward[number] for number in matched if number in self._onward]
+            if not matched and current.alternate is not None:
                 alternate = self._exchanges.get((vhost, current.alternate))
                 onward = [] if alternate is None else [alternate]
             for exchange in onward:
@@ -151,12 +149,12 @@ class Matcher:
                     pending.append(exchange)
         return tuple(numbers)
 
-    def _found(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields | None) -> tuple[Any, ...]:
+    def _matches(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields | None) -> tuple[Any, ...]:
         if len(keys) == 1 and not exchange.by_headers:
             return exchange.route(keys[0]).destinations
         return exchange.match(keys, fields or HeaderFields(UNSEEN + NO_FLAGS))
 
-    def _asks_headers(self, place: tuple[str, str]) -> bool:
+    def _is_dynamic(self, place: tuple[str, str]) -> bool:
         vhost = place[0]
         reached = {self._exchanges[place]}
         pending = list(reached)
@@ -175,7 +173,7 @@ class Matcher:
 
 
 def compiled(name: str, topology: Topology) -> Matcher:
-    """Return the matcher of a topology by its name; it is built once per process and shared by all tasks."""
+    """Return the matcher of the topology with this name, which is built once per process and shared by all tasks."""
     matcher = _compiled.get(name)
     if matcher is None:
         if len(_compiled) >= COMPILED_MAX:

@@ -1,4 +1,4 @@
-"""Counts the messages of each route, in Spark's Python workers: the common part of the jobs route and report."""
+"""Count the messages of each route in Spark's Python workers, for the jobs route and report."""
 
 from __future__ import annotations
 
@@ -25,21 +25,22 @@ BY_QUEUE: Final = ("queue", "today", "gained", "lost")
 TOTALS: Final = ("all", "no exchange", "routed", "copies", "changed", "lost by all")
 
 Place = tuple[str, str, str, bytes | None]  # vhost, exchange, routing key, and properties if the route depends on them
-Kept = tuple[int, str, str, str]
+CountedKey = tuple[int, str, str, str]
 Row = tuple[str, str, str, str, int, int, int]
 Topologies = tuple[tuple[str, Topology], ...]
-"""The topology to try and, after it, today's topology if requested; each under a name of its own."""
-ASKED: Final = "asked"  # the properties of a row whose route depends on them
-CC_NAME: Final = '"CC"'  # how a headers column contains it
+"""The topology to evaluate and, if requested, today's topology after it, each with a unique name."""
+ROUTE_PROPERTIES: Final = "route_properties"  # a column: the properties of rows whose route depends on them
+PLACE_COLUMNS: Final = ("vhost", "exchange", "routing_key", ROUTE_PROPERTIES)
+CC_NAME: Final = '"CC"'  # the header CC in a column of headers
 
 
 class RouteTally:
-    """Sum up the routes of one partition of distinct keys.
+    """The counts of one partition of distinct keys.
 
     Keys are matched one by one; their matches are counted for many keys at once.
-    Invariant: a key occurs once, so the most frequent of all partitions are among the most frequent of each. A key
-    whose properties matter occurs once with each of them, in any partition: its messages are summed up before it is
-    ranked.
+    Invariant: a key is in one partition only, so the most frequent keys of all partitions are among the most frequent
+    ones of each. A key whose properties matter has a row for each of them, in any partition; these rows are added up
+    before the keys are ranked.
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
@@ -49,7 +50,7 @@ class RouteTally:
             for queue in matcher.queues:
                 queues.setdefault(queue, len(queues))
         self._queues = tuple(queues)
-        # By matcher: binding -> queue among those of all matchers, -1 if it leads to an exchange.
+        # For each matcher: the queue of each binding, among those of all matchers; -1 if it leads to an exchange.
         self._queue_of = [
             np.array([-1 if place < 0 else queues[matcher.queues[place]] for place in matcher.queue_of], np.int64)
             for matcher in matchers
@@ -59,60 +60,58 @@ class RouteTally:
         self._by_queue: dict[str, Any] = {kind: np.zeros((2, len(queues)), np.int64) for kind in BY_QUEUE}
         self._fan_out: Any = np.zeros((2, len(queues) + 1), np.int64)  # by the number of queues that a key reaches
         self._totals = dict.fromkeys(TOTALS, (0, 0))
-        self._kept: dict[str, list[Kept]] = {kind: [] for kind in BY_NAME}
+        self._collected: dict[str, list[CountedKey]] = {kind: [] for kind in BY_NAME}
         self._sums: dict[str, Counter[tuple[str, str, str]]] = {kind: Counter() for kind in BY_NAME}
 
     def add(self, places: Sequence[Place], messages: Any) -> None:
-        """Count the messages of some keys. Shapes: `messages` has one number for each."""
-        met = [self._meet(matcher, places) for matcher in self._matchers]
-        known, numbers, owners = met[0]
+        """Count the messages of some keys. Shapes: `messages` has the number for each key."""
+        matches = [self._matches(matcher, places) for matcher in self._matchers]
+        known, numbers, owners = matches[0]
         self._total("all", messages)
         self._total("no exchange", messages[~known])
         self._bindings += sums(numbers, messages[owners], self._bindings.shape[1])
-        got = self._pairs(0, numbers, owners)
-        reached: Any = np.bincount(got // self._width, minlength=len(places))
+        delivered = self._pairs(0, numbers, owners)
+        reached: Any = np.bincount(delivered // self._width, minlength=len(places))
         self._fan_out += sums(reached, messages, self._fan_out.shape[1])
-        served: Any = reached > 0
-        self._total("routed", messages[served])
-        self._total("copies", messages[got // self._width])
-        self._count("queue", got, messages)
-        self._keep("nobody", places, messages, ~served)
-        if len(met) > 1:
-            self._compare(places, messages, got, self._pairs(1, *met[1][1:]), served)
+        is_routed: Any = reached > 0
+        self._total("routed", messages[is_routed])
+        self._total("copies", messages[delivered // self._width])
+        self._count("queue", delivered, messages)
+        self._collect("nobody", places, messages, ~is_routed)
+        if len(matches) > 1:
+            self._compare(places, messages, delivered, self._pairs(1, *matches[1][1:]), is_routed)
 
-    def _compare(self, places: Sequence[Place], messages: Any, got: Any, before: Any, served: Any) -> None:
-        gained = np.setdiff1d(got, before, assume_unique=True)
-        lost = np.setdiff1d(before, got, assume_unique=True)
+    def _compare(self, places: Sequence[Place], messages: Any, delivered: Any, before: Any, is_routed: Any) -> None:
+        gained = np.setdiff1d(delivered, before, assume_unique=True)
+        lost = np.setdiff1d(before, delivered, assume_unique=True)
         moved: Any = np.zeros(len(places), bool)
         moved[gained // self._width] = True
         moved[lost // self._width] = True
         for kind, pairs in (("today", before), ("gained", gained), ("lost", lost)):
             self._count(kind, pairs, messages)
         self._total("changed", messages[moved])
-        self._total("lost by all", messages[moved & ~served])
-        self._keep("moved", places, messages, moved)
+        self._total("lost by all", messages[moved & ~is_routed])
+        self._collect("moved", places, messages, moved)
 
-    def _meet(self, matcher: Matcher, places: Sequence[Place]) -> tuple[Any, Any, Any]:
-        """Return which keys have an exchange, the numbers of the matching bindings, and the key of each match."""
+    def _matches(self, matcher: Matcher, places: Sequence[Place]) -> tuple[Any, Any, Any]:
+        """Return which keys have an exchange, and for each match the number of its binding and the index of its key."""
         numbers: list[int] = []
         counts: Any = np.zeros(len(places), np.int64)
         known: Any = np.ones(len(places), bool)
         for at, place in enumerate(places):
-            met = matcher.numbers(*place)
-            if met is None:
+            matches = matcher.numbers(*place)
+            if matches is None:
                 known[at] = False
             else:
-                numbers += met
-                counts[at] = len(met)
+                numbers += matches
+                counts[at] = len(matches)
         return known, np.array(numbers, np.int64), np.repeat(np.arange(len(places)), counts)
 
     def _pairs(self, side: int, numbers: Any, owners: Any) -> Any:
-        """Return the distinct pairs of key and queue, each encoded as key times the number of queues plus queue."""
+        """Return the distinct pairs of key and queue, encoded as key times the number of queues plus queue."""
         queues = self._queue_of[side][numbers]
         to_queue = queues >= 0
-        pairs = np.sort(
-            owners[to_queue] * self._width + queues[to_queue]
-        )  # nearly sorted: np.unique's hashing costs more
+        pairs = np.sort(owners[to_queue] * self._width + queues[to_queue])  # nearly sorted; np.unique costs more
         return pairs[np.concatenate((np.ones(min(len(pairs), 1), bool), pairs[1:] != pairs[:-1]))]
 
     def _count(self, kind: str, pairs: Any, messages: Any) -> None:
@@ -123,18 +122,18 @@ class RouteTally:
         known = self._totals[name]
         self._totals[name] = (known[0] + int(messages.sum()), known[1] + len(messages))
 
-    def _keep(self, kind: str, places: Sequence[Place], messages: Any, which: Any) -> None:
-        found: list[Kept] = []
+    def _collect(self, kind: str, places: Sequence[Place], messages: Any, which: Any) -> None:
+        found: list[CountedKey] = []
         for at in np.flatnonzero(which).tolist():
-            vhost, exchange, key, asked = places[at]
-            if asked is None:
+            vhost, exchange, key, properties = places[at]
+            if properties is None:
                 found.append((int(messages[at]), vhost, exchange, key))
             else:
                 self._sums[kind][vhost, exchange, key] += int(messages[at])
-        self._kept[kind] = heapq.nlargest(SHOWN_MAX, [*self._kept[kind], *found])
+        self._collected[kind] = heapq.nlargest(SHOWN_MAX, [*self._collected[kind], *found])
 
     def rows(self) -> Iterator[Row]:
-        """Yield the counts, by COUNTS_DDL."""
+        """Yield the counts, as COUNTS_DDL describes."""
         for name, (messages, keys) in self._totals.items():
             yield "total", "", name, "", 0, messages, keys
         for number in np.flatnonzero(self._fan_out[1]).tolist():
@@ -146,16 +145,16 @@ class RouteTally:
             for place in np.flatnonzero(counts[1]).tolist():
                 messages, keys = counts[:, place].tolist()
                 yield kind, *self._queues[place], "", 0, messages, keys
-        for kind, kept in self._kept.items():
+        for kind, collected in self._collected.items():
             by_key = self._sums[kind].copy()
-            for messages, vhost, exchange, key in kept:
+            for messages, vhost, exchange, key in collected:
                 by_key[vhost, exchange, key] += messages
             for where, count in heapq.nlargest(SHOWN_MAX, by_key.items(), key=lambda item: (item[1], item[0])):
                 yield kind, *where, 0, count, 1
 
 
 def sums(places: Any, messages: Any, length: int) -> Any:
-    """Return by place the sum of messages and the number of occurrences. Invariant: sums stay below 2^53."""
+    """Return, by place, the sum of messages and the number of occurrences. Invariant: sums stay below 2^53."""
     return np.stack(
         (
             np.bincount(places, weights=messages, minlength=length).astype(np.int64),
@@ -170,14 +169,14 @@ def matchers_of(topologies: Topologies) -> tuple[Matcher, ...]:
 
 
 def count_routes(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that counts rows (vhost, exchange, routing_key, asked, messages) by the broadcast Topologies."""
+    """Return the task that counts rows (vhost, exchange, routing_key, route_properties, messages) by topologies."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tally: RouteTally | None = None
         for batch in batches:
             if tally is None:
                 tally = RouteTally(matchers_of(topologies))
-            columns = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", "asked")]
+            columns = [batch.column(name).to_pylist() for name in PLACE_COLUMNS]
             tally.add(list(zip(*columns, strict=True)), batch.column("messages").to_numpy())
         rows = [] if tally is None else list(tally.rows())
         names = [column.split()[0] for column in COUNTS_DDL.split(", ")]
@@ -189,13 +188,13 @@ def count_routes(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]],
 
 
 def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, Any]]:
-    """Return the counts of a frame's messages, by COUNTS_DDL.
+    """Return the counts of a frame's messages, as COUNTS_DDL describes.
 
     Cost: one pass over the keys of all messages; each distinct key is matched once.
     """
     keys = (
-        frame.select("vhost", "exchange", "routing_key", asked_column(topologies).alias(ASKED))
-        .groupBy("vhost", "exchange", "routing_key", ASKED)
+        frame.select("vhost", "exchange", "routing_key", route_properties_column(topologies).alias(ROUTE_PROPERTIES))
+        .groupBy(*PLACE_COLUMNS)
         .agg(F.count("*").alias("messages"))
     )
     counted = keys.mapInArrow(count_routes(topologies), COUNTS_DDL)
@@ -205,48 +204,48 @@ def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, A
     return [row.asDict() for row in rows.collect()]
 
 
-def busiest_keys(rows: Iterable[Mapping[str, Any]], key: str, most: int) -> list[dict[str, Any]]:
-    """Return the keys of counted rows, the most messages first. Shapes: `key` names the column of routing keys."""
+def busiest_keys(rows: Iterable[Mapping[str, Any]], key: str, count: int) -> list[dict[str, Any]]:
+    """Return the keys with the most messages. Shapes: `key` is the name that the routing key gets."""
     ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]))
     names = {"vhost": "vhost", "exchange": "name", key: "detail", "messages": "messages"}
-    return [{name: row[column] for name, column in names.items()} for row in ordered[:most]]
+    return [{name: row[column] for name, column in names.items()} for row in ordered[:count]]
 
 
 def named(*topologies: Topology) -> Topologies:
-    """Return topologies, each under a name that identifies its content."""
+    """Return topologies, each with a name that identifies its content."""
     return tuple((hashlib.sha256(pickle.dumps(each)).hexdigest(), each) for each in topologies)
 
 
 def with_queues(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that replaces column ASKED by the queues that a row would reach, and drops other rows."""
+    """Return the task that replaces the column ROUTE_PROPERTIES by the queues a row reaches, and drops other rows."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         known: dict[Any, list[str]] = {}
         for batch in batches:
             matcher = matchers_of(topologies)[0]
-            places = [batch.column(name).to_pylist() for name in ("vhost", "exchange", "routing_key", ASKED)]
+            places = [batch.column(name).to_pylist() for name in PLACE_COLUMNS]
             queues: list[list[str]] = []
             for place in zip(*places, strict=True):
                 found = known.get(place)
                 if found is None:
                     match = matcher.match(*place)
                     found = [] if match is None else list(match.queues)
-                    if place[3] is None:  # those with properties are rarely alike
+                    if place[3] is None:  # rows with properties rarely repeat
                         known[place] = found
                 queues.append(found)
             column = pa.array(queues, pa.list_(pa.string()))
-            at = batch.schema.get_field_index(ASKED)
+            at = batch.schema.get_field_index(ROUTE_PROPERTIES)
             made = batch.set_column(at, pa.field("queues", column.type), column)
             yield made.filter(pa.array([bool(found) for found in queues]))
 
     return task
 
 
-def asked_column(topologies: Topologies) -> Column:
-    """Return the properties of rows whose route depends on them: by a headers exchange, or by further keys in CC."""
-    asked = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))
+def route_properties_column(topologies: Topologies) -> Column:
+    """Return the properties of rows whose route depends on them, because of a headers exchange or of keys in CC."""
+    needed = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))
     for vhost, exchange in sorted(
         {place for name, topology in topologies for place in compiled(name, topology).dynamic}
     ):
-        asked = asked | ((F.col("vhost") == vhost) & (F.col("exchange") == exchange))
-    return F.when(asked, F.col("properties_raw"))
+        needed = needed | ((F.col("vhost") == vhost) & (F.col("exchange") == exchange))
+    return F.when(needed, F.col("properties_raw"))

@@ -1,7 +1,7 @@
-"""Exchanges, queues and bindings as plain values, small enough for every worker, and the files that describe them.
+"""Exchanges, queues and bindings as plain values, which every worker can hold, and the files that describe them.
 
-A file is a definitions file of RabbitMQ or SlotMQ, JSON lines, or CSV. Lines name exchange, pattern and queue; if a
-line names no type, an exchange is a topic exchange, and one whose name begins with `amq.` has its predeclared type.
+A file is a definitions file of RabbitMQ or SlotMQ, JSON lines, or CSV. Lines name exchange, pattern and queue. An
+exchange without a type is a topic exchange, unless its name begins with `amq.` and has a predeclared type.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker.routing.exchange_types import PREDECLARED
 
 DEFAULT_TYPE: Final = "topic"
 CSV_COLUMNS: Final = ("exchange", "pattern", "queue", "type", "vhost")
-NAMES: Final = {  # a field's name elsewhere -> its name here
+NAMES: Final = {  # other names of a field -> its name here
     "source": "exchange",
     "routing_key": "pattern",
     "key": "pattern",
@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RoutedExchange:
-    """An exchange; `alternate` comes from its arguments or a policy."""
+    """An exchange; `alternate` is from its arguments or a policy."""
 
     vhost: str
     name: str
@@ -45,7 +45,7 @@ class RoutedExchange:
 
 @dataclass(frozen=True, slots=True)
 class RoutedBinding:
-    """A binding of a queue, or of another exchange."""
+    """A binding to a queue, or to another exchange."""
 
     vhost: str
     exchange: str
@@ -56,7 +56,7 @@ class RoutedBinding:
 
     @property
     def identity(self) -> tuple[str, str, str, str, bool, str]:
-        """The fields by which equal bindings of two topologies are recognized."""
+        """The fields that equal bindings of two topologies have in common."""
         arguments = repr(sorted(self.arguments.items())) if self.arguments else ""
         return self.vhost, self.exchange, self.key, self.destination, self.to_exchange, arguments
 
@@ -67,10 +67,10 @@ class RoutedBinding:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Exchanges, queues and bindings that decide routes.
+    """The exchanges, queues and bindings that decide routes.
 
-    Shapes: `queues` are (vhost, name); the default exchange reaches only these.
-    Invariant: each binding occurs once, and its exchange and destination exchange are among `exchanges`.
+    Shapes: `queues` are (vhost, name); the default exchange routes only to these.
+    Invariant: each binding occurs once; its exchange and its destination exchange are among `exchanges`.
     """
 
     exchanges: tuple[RoutedExchange, ...]
@@ -83,7 +83,7 @@ class BadBindings(ValueError):
 
 
 def read_bindings(path: Path, vhost: str = DEFAULT_VHOST) -> Topology:
-    """Return the topology of a file; `vhost` is for entries that name none. Raises: BadBindings."""
+    """Return the topology in a file; entries without a vhost are in `vhost`. Raises: BadBindings."""
     with restated(ValueError, BadBindings):
         text = text_file(path)
     with restated(BadBindings, BadBindings, f"{path}: "):
@@ -111,7 +111,7 @@ def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def csv_rows(text: str) -> list[Row]:
-    """Return the lines of a CSV file; a first line that names `exchange` is the header. Raises: BadBindings."""
+    """Return the lines of a CSV text; a first line with the word `exchange` is the header. Raises: BadBindings."""
     with restated(csv.Error, BadBindings, "not valid CSV: "):
         lines = [(number, line) for number, line in enumerate(csv.reader(text.splitlines()), 1) if line]
     columns: Sequence[str] = CSV_COLUMNS
@@ -125,7 +125,7 @@ def csv_rows(text: str) -> list[Row]:
 
 
 def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
-    """Return the topology of lines, each one binding. Raises: BadBindings."""
+    """Return the topology of rows, each of which is one binding. Raises: BadBindings."""
     bindings: list[Any] = []
     types: dict[tuple[str, str], str] = {}
     for number, raw in enumerate(rows, 1):
@@ -155,7 +155,7 @@ def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) -> Topology:
-    """Return the topology of a definitions document, or of a broker's listing. Raises: BadBindings."""
+    """Return the topology in a definitions document, or in a broker's listing. Raises: BadBindings."""
     exchanges: dict[tuple[str, str], RoutedExchange] = {}
     queues: dict[tuple[str, str], None] = {}
     for row in entries(document, "queues"):
@@ -191,8 +191,8 @@ def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) ->
 
 
 def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default: str) -> str | None:
-    """Return the alternate exchange that the applicable policy gives an exchange. Raises: BadBindings."""
-    holding: tuple[float, str] | None = None
+    """Return the alternate exchange that the applicable policy defines for an exchange. Raises: BadBindings."""
+    best_rank: tuple[float, str] | None = None
     definition: Mapping[str, Any] = {}
     for row in entries(document, "policies"):
         if (
@@ -202,18 +202,18 @@ def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default
             continue
         with restated(re.error, BadBindings, f"policy '{row.get('name')}': pattern is not a regular expression: "):
             found = re.search(text_of(row, "pattern"), name)
-        priority, said = row.get("priority", 0), row.get("definition") or {}
-        if not isinstance(priority, int | float) or not isinstance(said, dict):
+        priority, given_definition = row.get("priority", 0), row.get("definition") or {}
+        if not isinstance(priority, int | float) or not isinstance(given_definition, dict):
             raise BadBindings(f"policy '{row.get('name')}': priority should be a number, and definition an object")
         rank = (-float(priority), str(row.get("name")))
-        if found and (holding is None or rank < holding):
-            holding, definition = rank, said
+        if found and (best_rank is None or rank < best_rank):
+            best_rank, definition = rank, given_definition
     alternate = definition.get("alternate-exchange")
     return alternate if isinstance(alternate, str) else None
 
 
 def entries(document: Mapping[str, Any], part: str) -> list[Row]:
-    """Return a part of a document. Raises: BadBindings."""
+    """Return a list in a document, [] if it is missing. Raises: BadBindings."""
     found = document.get(part) or []
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise BadBindings(f"{part} should be a list of objects")
@@ -221,7 +221,7 @@ def entries(document: Mapping[str, Any], part: str) -> list[Row]:
 
 
 def text_of(row: Row, name: str, default: str | None = None) -> str:
-    """Return a field that is text. Raises: BadBindings."""
+    """Return a text field, `default` if it is missing. Raises: BadBindings."""
     value = row.get(name)
     if value is None:
         value = default
@@ -231,7 +231,7 @@ def text_of(row: Row, name: str, default: str | None = None) -> str:
 
 
 def table_of(row: Row) -> dict[str, Any]:
-    """Return the arguments; some exporters write an empty table as []. Raises: BadBindings."""
+    """Return the arguments. Some exporters write an empty table as []. Raises: BadBindings."""
     found = row.get("arguments") or {}
     if not isinstance(found, dict):
         raise BadBindings("arguments should be an object")

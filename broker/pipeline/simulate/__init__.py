@@ -1,1 +1,1 @@
-"""Simulates overlays of many sizes with the shipped brokers, one in each Spark task."""
+"""Simulate overlays of many sizes with the shipped brokers, one in each Spark task."""

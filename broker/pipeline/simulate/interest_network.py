@@ -1,4 +1,4 @@
-"""The shipped interest of all brokers of a tree, linked by direct calls in simulated time."""
+"""The shipped interest of all brokers of an overlay tree, linked by direct calls in simulated time."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from broker.overlay.simulation.network import SimulatedTree
 from broker.overlay.wire import encode
 from broker.routing.index import TopicIndex
 
-LEAF_PATTERNS: Final = 20
-"""Distinct patterns that the clients of one leaf are interested in."""
+LEAF_PATTERNS: Final = 20  # distinct patterns in which the clients of one leaf are interested
 _KINDS: Final = ("{0}.{1}.{2}", "{0}.{1}.*", "*.{1}.{2}", "{0}.#")
 _SHARES: Final = (0.7, 0.2, 0.09, 0.01)
 
@@ -27,14 +26,14 @@ _SHARES: Final = (0.7, 0.2, 0.09, 0.01)
 def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
     """Return a tree with exactly this many brokers, as even as possible.
 
-    Inner tree nodes have `redundancy` brokers and `fan_out` children; the last of them have up to as many more children
-    as the number of brokers needs. The node `inner0` is the root.
+    Inner tree nodes have `redundancy` brokers and `fan_out` children; some of the last ones have more children, to make
+    the number of brokers exact. The node `inner0` is the root.
     """
     inner = max(1, (brokers - 1) // (fan_out - 1 + redundancy))
     leaves = brokers - inner * redundancy
     assert leaves > 1, "a tree has two leaves or more"
     nodes = [f"inner{place}" for place in range(inner)]
-    held = {node: tuple(f"{node}.{number}" for number in range(redundancy)) for node in nodes}
+    members = {node: tuple(f"{node}.{number}" for number in range(redundancy)) for node in nodes}
     neighbours: dict[str, list[str]] = {node: [] for node in nodes}
     for place in range(1, inner + leaves):
         parent = (place - 1) // fan_out
@@ -42,15 +41,15 @@ def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
             parent = inner - 1 - place % inner
         node = nodes[place] if place < inner else f"leaf{place - inner}"
         if place >= inner:
-            held[node] = (node,)
+            members[node] = (node,)
             neighbours[node] = []
         neighbours[nodes[parent]].append(node)
         neighbours[node].append(nodes[parent])
-    return SimulatedTree(held, {node: tuple(names) for node, names in neighbours.items()})
+    return SimulatedTree(members, {node: tuple(names) for node, names in neighbours.items()})
 
 
 def parents_of(tree: SimulatedTree, root: str = "inner0") -> dict[str, str]:
-    """Return the parent of each tree node but the root, parents before children."""
+    """Return the parent of each tree node except the root, parents before children."""
     parents: dict[str, str] = {}
     waiting = [root]
     for node in waiting:
@@ -62,7 +61,7 @@ def parents_of(tree: SimulatedTree, root: str = "inner0") -> dict[str, str]:
 
 
 def sites_of(tree: SimulatedTree, parents: dict[str, str]) -> list[str]:
-    """Return the sites: the inner tree nodes whose children are all leaves."""
+    """Return the sites: inner tree nodes of which all children are leaves."""
     return [
         node
         for node in tree.brokers
@@ -72,8 +71,8 @@ def sites_of(tree: SimulatedTree, parents: dict[str, str]) -> list[str]:
 
 
 def least_crossings(parents: Mapping[str, str], leaf: str, wanting: Iterable[str]) -> int:
-    """Return the edges of the smallest part of the tree that joins a leaf with all others that want its message."""
-    below: dict[str, int] = {}  # how many of the leaves are at a node or below
+    """Return the number of edges in the smallest subtree that joins a leaf and all leaves that want its message."""
+    below: dict[str, int] = {}  # how many of these leaves are at a node or below it
     joined = {leaf, *wanting}
     for end in joined:
         node: str | None = end
@@ -84,17 +83,18 @@ def least_crossings(parents: Mapping[str, str], leaf: str, wanting: Iterable[str
 
 
 class Workload:
-    """The interest of the clients of each leaf, and the publishes. The universe has `patterns` distinct patterns over
-    keys of three words. The clients of each leaf choose among LEAF_PATTERNS of them, the first twice as often as the
-    second, three times as often as the third, and so on. Equal subscriptions of a leaf are not kept one by one: a
-    multinomial draw gives the number of each, so that 10^9 of them cost as much as the patterns. Leaves are alike
-    wherever they are; keys are uniform over the words.
+    """The interest of the clients of each leaf, and the publishes.
 
-    Shapes: `counts` has subscriptions by pattern, for each leaf.
+    There are `patterns` distinct patterns for keys of three words. The clients of each leaf choose among LEAF_PATTERNS
+    of them, the first twice as often as the second, three times as often as the third, and so on. Equal subscriptions
+    of a leaf are not stored one by one: a multinomial draw gives the number of each, so that 10^9 of them cost as much
+    as the patterns. All leaves are alike, and keys are uniform over the words.
+
+    Shapes: `counts` has, for each leaf, the number of subscriptions by pattern.
     """
 
     def __init__(self, patterns: int, subscriptions: int, leaves: Sequence[str], seed: int) -> None:
-        self._dice: Any = np.random.default_rng(seed)
+        self._random: Any = np.random.default_rng(seed)
         self._words = max(3, 1 + round(patterns ** (1 / 3)))
         self.universe = self._draw_universe(patterns)
         self._weights = 1 / np.arange(1, 1 + min(LEAF_PATTERNS, len(self.universe)))
@@ -103,17 +103,16 @@ class Workload:
         self.counts: dict[str, dict[str, int]] = {}
         each, more = divmod(subscriptions, len(leaves))
         for place, leaf in enumerate(leaves):
-            chosen = self._dice.choice(len(self.universe), len(self._weights), replace=False)
+            chosen = self._random.choice(len(self.universe), len(self._weights), replace=False)
             profile = self._profiles[leaf] = tuple(self.universe[number] for number in chosen)
-            drawn = self._dice.multinomial(each + (place < more), self._weights).tolist()
+            drawn = self._random.multinomial(each + (place < more), self._weights).tolist()
             self.counts[leaf] = {pattern: count for pattern, count in zip(profile, drawn, strict=True) if count}
 
     def key(self) -> str:
-        """Draw the routing key of a message."""
         return ".".join(self._key_words())
 
     def index(self) -> TopicIndex:
-        """Return an index of the leaves that want a key."""
+        """Return an index that maps a key to the leaves that want it."""
         index = TopicIndex()
         for leaf, counts in self.counts.items():
             for pattern in counts:
@@ -121,37 +120,36 @@ class Workload:
         return index
 
     def change(self, leaf: str) -> tuple[str, int, int]:
-        """Let one client of a leaf subscribe or, as often, unsubscribe; return the pattern and its old and new count.
+        """Let one client of a leaf subscribe or, equally often, unsubscribe; return pattern, old count and new count.
 
-        Every subscription is as likely to end as any other.
+        Every existing subscription is equally likely to end.
         """
         counts = self.counts[leaf]
         total = sum(counts.values())
-        if total and self._dice.random() < 0.5:
+        if total and self._random.random() < 0.5:
             shares = np.array(list(counts.values())) / total
-            pattern, change = list(counts)[int(self._dice.choice(len(counts), p=shares))], -1
+            pattern, change = list(counts)[int(self._random.choice(len(counts), p=shares))], -1
         else:
-            pattern, change = self._profiles[leaf][int(self._dice.choice(len(self._weights), p=self._weights))], 1
+            pattern, change = self._profiles[leaf][int(self._random.choice(len(self._weights), p=self._weights))], 1
         before = counts.get(pattern, 0)
         counts[pattern] = before + change
         if not counts[pattern]:
             del counts[pattern]
         return pattern, before, before + change
 
-    def one_of(self, names: Sequence[str]) -> str:
-        return names[int(self._dice.integers(len(names)))]
+    def choose(self, names: Sequence[str]) -> str:
+        return names[int(self._random.integers(len(names)))]
 
     def _draw_universe(self, size: int) -> tuple[str, ...]:
         found: dict[str, None] = {}
         while len(found) < size:
-            kind = _KINDS[int(self._dice.choice(len(_KINDS), p=_SHARES))]
+            kind = _KINDS[int(self._random.choice(len(_KINDS), p=_SHARES))]
             found[kind.format(*self._key_words())] = None
         return tuple(found)
 
     def _key_words(self) -> list[str]:
-        return [
-            f"{letter}{number}" for letter, number in zip("abc", self._dice.integers(self._words, size=3), strict=True)
-        ]
+        numbers = self._random.integers(self._words, size=3)
+        return [f"{letter}{number}" for letter, number in zip("abc", numbers, strict=True)]
 
 
 SPACE: Final = Space("/", "orders")
@@ -162,17 +160,17 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """The traffic on links: everything except announcements to leaves, and those to the observed leaves."""
+    """The traffic on links; announcements to observed leaves count as `leaf_...`, those to other leaves not at all."""
 
     packets: int = 0
     bytes: int = 0
-    told_packets: int = 0
-    told_bytes: int = 0
+    leaf_packets: int = 0
+    leaf_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class InterestBroker:
-    """The interest of one broker at its place in the tree."""
+    """The interest of one broker in the tree."""
 
     name: str
     node: str
@@ -183,21 +181,21 @@ class InterestBroker:
 
 @dataclass(slots=True)
 class InterestLane:
-    """One direction of a link: packets arrive in order, after its delay and the time that their bytes take."""
+    """One direction of a link: packets arrive in order, after the link's delay and their transmission time."""
 
     free_ms: float = 0.0
     session: int = 0
 
 
 class InterestNetwork:
-    """Brokers without streams: their announcements, and the changes of these.
+    """Brokers without streams, which exchange announcements of interest and their changes.
 
-    `observed` are the sites whose leaves and inner brokers are complete; a site is an inner tree node with leaves only,
-    and these. The brokers of other sites announce their clients' interest, and acknowledge announcements without
-    applying them: they would know the same as the observed sites, because sites are alike. Everything nearer to the
-    root is complete.
+    `observed` are the sites whose leaves and inner brokers are simulated completely. The brokers of other sites
+    announce their clients' interest, but acknowledge announcements without applying them: they would learn the same as
+    the observed sites, because sites are alike. All brokers nearer to the root are complete. A site is an inner tree
+    node that has only leaves as children, with these leaves.
 
-    Cost: each broker knows each leaf, so that memory and time grow with the square of the size.
+    Cost: each broker knows each leaf, so memory and time grow with the square of the number of brokers.
     """
 
     def __init__(
@@ -228,10 +226,9 @@ class InterestNetwork:
         return node not in self._blind
 
     def route(self, leaf: str, key: str) -> tuple[int, set[str]]:
-        """Return the number of edges that a message of a leaf crosses, by the brokers' knowledge, and the leaves that
-        it reaches.
+        """Return how many edges a message of a leaf crosses and which leaves it reaches, by what the brokers know.
 
-        The brokers of a tree node know the same, so that the first decides for all.
+        The brokers of a tree node have equal knowledge, so the first one decides for all.
         """
         tree, crossed, reached = self.tree, 0, set[str]()
         waiting = [("", leaf)]
@@ -247,13 +244,13 @@ class InterestNetwork:
         return crossed, reached
 
     def change(self, leaf: str, added: Iterable[tuple[str, str]], removed: Iterable[str]) -> None:
-        """Change bindings of a leaf, each an id with its pattern."""
+        """Add bindings to a leaf, as pairs of id and pattern, and remove bindings by id."""
         broker = self.brokers[leaf]
         broker.interest.change([(name, Conjunction(SPACE, text), True) for name, text in added], removed)
         self._poll(broker)
 
     def start(self) -> None:
-        """Open the links from the leaves up, each level when all below is known."""
+        """Open the links from the leaves upwards, each level after everything below it is known."""
         depths = {"inner0": 0}
         for node, parent in self.parents.items():
             depths[node] = depths[parent] + 1
@@ -265,9 +262,9 @@ class InterestNetwork:
             self.settle()
 
     def crash(self, name: str) -> int:
-        """Kill a broker, start it again with nothing, and return how long all took to know everything again.
+        """Kill a broker, restart it without state, and return how long it took until all brokers knew everything again.
 
-        Units: ms from the moment at which its links are open again.
+        Units: milliseconds from when its links were open again.
         """
         broker = self.brokers[name]
         now_ms = self.scheduler.now_ms
@@ -285,7 +282,7 @@ class InterestNetwork:
         return max(0, self.applied_ms - opened_ms)
 
     def settle(self) -> None:
-        """Run until nothing is under way and no broker has output."""
+        """Run until no packet is in flight and no broker has output."""
         before = -1
         self.scheduler.run_all()
         while self.scheduler.count != before:
@@ -295,12 +292,11 @@ class InterestNetwork:
             self.scheduler.run_all()
 
     def take_traffic(self) -> UpdateTraffic:
-        """Return the traffic on the links since the last call."""
         traffic, self.traffic = self.traffic, UpdateTraffic()
         return traffic
 
     def knowledge(self) -> dict[str, dict[str, tuple[frozenset[str], dict[str, int]]]]:
-        """Return each complete broker's knowledge of each direction: patterns, and the times of interested leaves."""
+        """Return what each complete broker knows of each direction: patterns, and times of the interested leaves."""
         return {
             broker.name: {
                 node: (frozenset(broker.interest.roots(node, SPACE)), broker.interest.vector(node, SPACE))
@@ -322,7 +318,6 @@ class InterestNetwork:
         return frozenset(blind)
 
     def _open(self, name: str, others: Iterable[str]) -> None:
-        """Open the links of a broker to others."""
         broker = self.brokers[name]
         for other_name in others:
             other = self.brokers[other_name]
@@ -337,7 +332,7 @@ class InterestNetwork:
                 self._poll_soon(receiver)
 
     def _poll_soon(self, broker: InterestBroker) -> None:
-        """Poll a broker when all packets of this millisecond have arrived."""
+        """Poll a broker after all packets of this millisecond have arrived."""
         if not broker.will_poll:
             broker.will_poll = True
             self.scheduler.after(0, partial(self._poll, broker))
@@ -360,9 +355,9 @@ class InterestNetwork:
         if not self.tree.is_leaf(node):
             self.traffic.packets += 1
             self.traffic.bytes += size_bytes
-        elif node not in self._blind:  # the packet tells this leaf something, or acknowledges that
-            self.traffic.told_packets += 1
-            self.traffic.told_bytes += size_bytes
+        elif node not in self._blind:  # an announcement to an observed leaf, or its acknowledgement
+            self.traffic.leaf_packets += 1
+            self.traffic.leaf_bytes += size_bytes
 
     def _arrive(self, sender: InterestBroker, receiver: InterestBroker, packet: Packet, session: int) -> None:
         if self._lanes[sender.name, receiver.name].session != session:

@@ -1,4 +1,4 @@
-"""Simulates overlays at two levels: only announcements and routes of all brokers, or whole brokers."""
+"""Simulate overlays at two levels: the announcements and routes of all brokers, or complete brokers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from broker.routing.index import footprint_bytes
 
 OBSERVED_LEAVES: Final = 150
 CHANGES: Final = 1_000
-TOLD_CHANGES: Final = 20
-WEIGHED: Final = 12
-"""Brokers of a kind whose memory is counted."""
+ANNOUNCED_CHANGES: Final = 20
+MEASURED: Final = 12  # of each kind: brokers whose memory is measured
 PUBLISHERS: Final = 4
 EVERY_MS: Final = 20
 STEP_MS: Final = 10
@@ -31,7 +30,7 @@ SETTLE_MS: Final = 120_000
 
 
 class TableSimulation(Simulation):
-    """One overlay whose brokers run the interest alone."""
+    """A simulation of one overlay in which brokers run only their interest."""
 
     def __init__(self, plan: SimulationPlan) -> None:
         super().__init__(plan)
@@ -45,7 +44,7 @@ class TableSimulation(Simulation):
         self.leaves = [leaf for leaf in tree.leaves if self.network.is_observed(leaf)]
 
     def run(self) -> SimulatedRow:
-        """Run all phases and return the counts. Raises: SimulationFailed."""
+        """Run all phases and return the figures. Raises: SimulationFailed."""
         network = self.network
         for leaf, held in self._held.items():
             network.change(leaf, [(name, pattern) for pattern, name in held.items()], ())
@@ -63,7 +62,7 @@ class TableSimulation(Simulation):
         return row
 
     def _publish(self) -> None:
-        """Follow messages of the observed leaves through the tree; each must arrive wherever it is wanted."""
+        """Route messages of the observed leaves, and check that they reach every leaf that wants them."""
         for leaf, key, wanting in self.messages(self.leaves, self.plan.messages):
             crossed, reached = self.network.route(leaf, key)
             if not wanting <= reached:
@@ -74,7 +73,7 @@ class TableSimulation(Simulation):
     def _tables(self) -> SimulatedRow:
         """Return a row with the sizes of network and tables.
 
-        The inner brokers of sites that are not observed count as the mean of those that are.
+        The inner brokers of sites that are not observed are assumed to equal the mean of the observed ones.
         """
         tree, network = self.tree, self.network
         inner = [node for node in tree.brokers if not tree.is_leaf(node)]
@@ -91,12 +90,12 @@ class TableSimulation(Simulation):
             inner_patterns=mean_of(patterns_above, patterns_of_sites),
             inner_patterns_max=max(patterns_above + patterns_of_sites),
             leaf_patterns=mean([self._patterns(leaf) for leaf in self.leaves]),
-            inner_bytes=mean_of(*([self._bytes(node) for node in spread(nodes, WEIGHED)] for nodes in (above, sites))),
-            leaf_bytes=mean([self._bytes(leaf) for leaf in spread(self.leaves, WEIGHED)]),
+            inner_bytes=mean_of(*([self._bytes(node) for node in spread(nodes, MEASURED)] for nodes in (above, sites))),
+            leaf_bytes=mean([self._bytes(leaf) for leaf in spread(self.leaves, MEASURED)]),
         )
 
     def _patterns(self, node: str) -> int:
-        """Return the patterns of all directions of a broker."""
+        """Return the number of patterns of a broker in all directions."""
         interest = self.network.brokers[self.tree.brokers[node][0]].interest
         return sum(len(interest.roots(other, SPACE)) for other in self.tree.neighbours[node])
 
@@ -106,40 +105,40 @@ class TableSimulation(Simulation):
     def _change_subscriptions(self) -> tuple[int, int, int]:
         """Let clients of observed leaves change subscriptions one by one until enough changes were announced.
 
-        Return the number of changes, of announced ones, and the bytes of these.
+        Return the number of changes, the number of announced ones, and the bytes of the announcements.
         """
-        network, told = self.network, 0
+        network, announced = self.network, 0
         network.take_traffic()
         changes = 0
-        while changes < CHANGES and told < TOLD_CHANGES:
+        while changes < CHANGES and announced < ANNOUNCED_CHANGES:
             changes += 1
-            leaf = self.workload.one_of(self.leaves)
+            leaf = self.workload.choose(self.leaves)
             pattern, before, after = self.workload.change(leaf)
             held = self._held[leaf]
             removed = (held.pop(pattern),) if before else ()
             added = []
-            if after:  # equal subscriptions are one binding; it changes its name, so that each change is one
+            if after:  # equal subscriptions are one binding; a new name makes each change of their number a change
                 self._bindings += 1
                 held[pattern] = f"{pattern} {self._bindings}"
                 added = [(held[pattern], pattern)]
             version = network.brokers[leaf].interest.version
             network.change(leaf, added, removed)
             if network.brokers[leaf].interest.version != version:
-                told += 1
+                announced += 1
                 network.settle()
-        return changes, told, self._all_bytes(network.take_traffic(), telling=1)
+        return changes, announced, self._all_bytes(network.take_traffic(), sources=1)
 
-    def _all_bytes(self, traffic: UpdateTraffic, telling: int = 0) -> int:
-        """Return the bytes of all links; the bytes that observed leaves receive are extrapolated to the other leaves.
+    def _all_bytes(self, traffic: UpdateTraffic, sources: int = 0) -> int:
+        """Return the bytes on all links, with those to observed leaves extrapolated to all leaves.
 
-        `telling` leaves receive nothing themselves.
+        Shapes: `sources` is the number of leaves that send the announcements, and so do not receive them.
         """
-        share = (len(self.leaves) - telling) / (len(self.tree.leaves) - telling)
-        return round(traffic.bytes + traffic.told_bytes / share)
+        share = (len(self.leaves) - sources) / (len(self.tree.leaves) - sources)
+        return round(traffic.bytes + traffic.leaf_bytes / share)
 
 
 class MessageSimulation(Simulation):
-    """One overlay of whole brokers, of which a few leaves publish."""
+    """A simulation of one overlay of complete brokers, in which a few leaves publish."""
 
     def __init__(self, plan: SimulationPlan) -> None:
         super().__init__(plan)
@@ -152,7 +151,7 @@ class MessageSimulation(Simulation):
         self._wanted = 0
 
     def run(self) -> SimulatedRow:
-        """Run all phases and return the counts. Raises: SimulationFailed."""
+        """Run all phases and return the figures. Raises: SimulationFailed."""
         network, plan = self.network, self.plan
         for link in network.links:
             link.least_delay_ms = link.most_delay_ms = DELAY_MS
@@ -178,17 +177,13 @@ class MessageSimulation(Simulation):
         return row
 
     def _publish(self, count: int) -> None:
-        """Publish messages in turn."""
         for place, (leaf, key, wanting) in enumerate(self.messages(self.publishers, count)):
             self._wanted += len(wanting)
             publisher = self.network.leaves[leaf]
             self.network.scheduler.after(EVERY_MS * place, partial(publisher.publish, SPACE, key, CONTENT))
 
     def _settle(self) -> int:
-        """Run until nothing has changed for a while, and return the time since which no broker has learned anything.
-
-        Raises: SimulationFailed.
-        """
+        """Run until nothing changes for a while; return when brokers last learned more. Raises: SimulationFailed."""
         network, scheduler = self.network, self.network.scheduler
         begun_ms = busy_ms = known_ms = scheduler.now_ms
         before: Sequence[int] = ()
@@ -204,7 +199,7 @@ class MessageSimulation(Simulation):
         return known_ms
 
     def _is_busy(self) -> bool:
-        """Return whether a broker or a link is down, or a message is not acknowledged by all that want it."""
+        """Return whether a link is down, or a message is not acknowledged by all leaves that want it."""
         network = self.network
         if not all(link.is_up for link in network.links):
             return True
@@ -219,7 +214,7 @@ class MessageSimulation(Simulation):
         return sum(member.counts.flooded for member in self.network.inner.values() if member.is_running)
 
     def _count(self, _sender: str, _receiver: str, packet: Packet) -> None:
-        """Count the messages of a run that is put on a link, and its bytes."""
+        """Count the messages in a run that is sent over a link, and their bytes."""
         if isinstance(packet, StreamRun):
             self.crossings["forwarded"] += sum(isinstance(element, Data) for element in packet.elements)
             self.crossings["forwarded_bytes"] += len(encode(packet))
@@ -232,8 +227,8 @@ class MessageSimulation(Simulation):
             inner_patterns=mean(patterns),
             inner_patterns_max=max(patterns),
             leaf_patterns=mean([self._patterns(name) for name in leaves]),
-            inner_bytes=mean([self._bytes(name) for name in spread(inner, WEIGHED)]),
-            leaf_bytes=mean([self._bytes(name) for name in spread(leaves, WEIGHED)]),
+            inner_bytes=mean([self._bytes(name) for name in spread(inner, MEASURED)]),
+            leaf_bytes=mean([self._bytes(name) for name in spread(leaves, MEASURED)]),
         )
 
     def _patterns(self, name: str) -> int:
@@ -242,5 +237,5 @@ class MessageSimulation(Simulation):
         return sum(len(member.broker.interest.roots(other, SPACE)) for other in self.tree.neighbours[member.node])
 
     def _bytes(self, name: str) -> int:
-        """Return the memory of a broker without the objects of its port."""
+        """Return the memory of a broker, without objects that its port refers to."""
         return footprint_bytes(self.network.member(name).broker, closed=(MethodType,))

@@ -1,4 +1,4 @@
-"""The overlays to simulate: their plans, the common part of both levels of a simulation, and the results."""
+"""The overlays to simulate: their plans, what the two levels of simulation share, and the results."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from broker.overlay.wire import encode
 from broker.pipeline.simulate.interest_network import SPACE, Workload, least_crossings, parents_of, sized_tree
 
 TABLES: Final = "tables"
-"""Every broker runs the shipped interest alone: what it announces, and where it would send a message."""
+"""The level at which brokers run only the shipped interest: what they announce, and where they would send messages."""
 
 MESSAGES: Final = "messages"
-"""Every broker runs whole, with streams, acknowledgements and repairs."""
+"""The level at which brokers run completely, with streams, acknowledgements and repairs."""
 
 BROKERS: Final = (10, 30, 100, 300)
 SUBSCRIPTIONS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 1_000_000_000)
@@ -29,10 +29,9 @@ WHOLE_BROKERS: Final = (10, 30, 100)
 FULL_BROKERS: Final = (*BROKERS, 1_000, 3_000, 10_000)
 FULL_WHOLE_BROKERS: Final = (*WHOLE_BROKERS, 300, 1_000)
 LARGE_BROKERS: Final = {TABLES: 1_000, MESSAGES: 100}
-"""Above this number of brokers a task may take minutes, by level."""
+"""The number of brokers, by level, above which a task may take minutes."""
 
-CONTENT: Final = bytes(128)
-"""Content header and body of a message."""
+CONTENT: Final = bytes(128)  # content header and body of a message
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +39,8 @@ class SimulationPlan:
     """One overlay to simulate.
 
     Shapes: `level` is TABLES or MESSAGES, `aggregation` a value of the setting `overlay.aggregation`, `redundancy` the
-        brokers of each inner tree node, `subscriptions` those of all clients together, `patterns_max` the setting
-        `overlay.patterns_max`.
+        number of brokers of each inner tree node, `subscriptions` the number for all clients together, `patterns_max`
+        the setting `overlay.patterns_max`.
     """
 
     brokers: int = 100
@@ -57,17 +56,16 @@ class SimulationPlan:
 
     @property
     def weight(self) -> int:
-        """A number that grows with the time that the simulation takes."""
+        """A number that grows with the duration of the simulation."""
         return self.brokers**2 * self.redundancy**2 * (20 if self.level == MESSAGES else 1)
 
     @property
     def large(self) -> bool:
-        """Whether the simulation may take minutes."""
         return self.brokers > LARGE_BROKERS[self.level]
 
 
 def default_plans(base: SimulationPlan, *, full: bool) -> list[SimulationPlan]:
-    """Return plans that vary one field of `base` at a time, the largest first, so that the last tasks are short."""
+    """Return plans that vary one field of `base` at a time, the largest first, so that short tasks run last."""
     found = [replace(base, brokers=brokers) for brokers in (FULL_BROKERS if full else BROKERS)]
     found += [replace(base, subscriptions=subscriptions) for subscriptions in SUBSCRIPTIONS]
     found += [replace(base, redundancy=redundancy) for redundancy in REDUNDANCIES]
@@ -88,18 +86,18 @@ def _largest_first(plans: Iterable[SimulationPlan]) -> list[SimulationPlan]:
 
 
 def spread(names: Sequence[str], count: int) -> list[str]:
-    """Return this many of the names, evenly spread."""
+    """Return `count` of the names, evenly spaced."""
     return [names[place * len(names) // count] for place in range(count)] if count < len(names) else list(names)
 
 
 @dataclass(slots=True)
 class SimulatedRow:
-    """The figures of one simulation; None where its level has no such figure.
+    """The figures of one simulation; None for figures that its level does not have.
 
-    Shapes: `edges` joins tree nodes, `links` brokers. `observed_leaves` of all leaves are complete, and the figures of
-        leaves come from these. Traffic is counted in crossings of an edge by a message. `inner_patterns` are an inner
-        broker's patterns of all its directions together.
-    Units: `told_changes` of the clients' `changes` were announced to other brokers.
+    Shapes: `edges` connect tree nodes, `links` connect brokers. `observed_leaves` is the number of leaves that are
+        simulated completely; the figures of leaves are theirs. Traffic is counted in crossings of an edge by a message.
+        `inner_patterns` counts the patterns of an inner broker in all directions together. `told_changes` is how many
+        of the clients' `changes` were announced to other brokers.
     """
 
     leaves: int
@@ -143,8 +141,7 @@ class SimulatedRow:
 class Simulation:
     """One overlay: its tree, its clients, and the messages that they publish.
 
-    Shapes: `crossings` has those of messages over edges of the tree: a message crosses one link of an edge, however
-        many there are.
+    Shapes: `crossings` counts messages that cross edges of the tree; a message crosses only one link of an edge.
     """
 
     def __init__(self, plan: SimulationPlan) -> None:
@@ -156,10 +153,10 @@ class Simulation:
         self._index = self.workload.index()
 
     def messages(self, leaves: Sequence[str], count: int) -> Iterator[tuple[str, str, set[str]]]:
-        """Yield messages of these leaves, each with its key and the others that want it, and count their crossings."""
+        """Yield messages of these leaves (leaf, key and the other leaves that want it), and count their crossings."""
         edges, crossings = len(self.tree.brokers) - 1, self.crossings
         for _ in range(count):
-            leaf, key = self.workload.one_of(leaves), self.workload.key()
+            leaf, key = self.workload.choose(leaves), self.workload.key()
             wanting = set(self._index.match(key)) - {leaf}
             crossings["needed"] += least_crossings(self.parents, leaf, wanting)
             crossings["flooded"] += edges
@@ -167,11 +164,10 @@ class Simulation:
             yield leaf, key, wanting
 
     def size_bytes(self, leaf: str, key: str) -> int:
-        """Return the size of a run with one message."""
         return len(encode(StreamRun(StreamName(leaf, SPACE), 1, 1, 1, (Data(1, key, CONTENT),))))
 
     def row(self, **figures: Any) -> SimulatedRow:
-        """Return a row of the network, with its messages so far and these figures."""
+        """Return a row with the sizes of the network, the crossings so far and these figures."""
         tree = self.tree
         return SimulatedRow(
             leaves=len(tree.leaves),
@@ -192,4 +188,3 @@ SIMULATED_SCHEMA: Final = pa.schema(
         ("broker_bytes", pa.float64()),
     ]
 )
-"""The columns of a row."""

@@ -1,4 +1,4 @@
-"""The results of simulations: as lines of text, and as a chart for each figure against each number that was varied."""
+"""The results of simulations, as text and as charts: one for each figure and each field that was varied."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ NOTES: Final = (
     "traffic, needed: links crossed, of those that flooding crosses; needed is the least that reaches all who want it",
     "patterns: of all directions of an inner broker; memory, CPU: for each broker, the mean of all",
     "told changes: subscriptions and unsubscriptions that reached other brokers; bytes for each change, on all links",
-    "crash: until all know everything again after a broker at the root came back with nothing; bytes on all links",
+    "crash: until all know everything again after a broker at the root restarted without state; bytes on all links",
     "exact: inner brokers above the sites, and the sites of complete leaves; sampled: messages, changes, other sites",
     f"aggregated: the equal subscriptions of a leaf, whose clients choose among {LEAF_PATTERNS} patterns",
 )
 
 
 def result_lines(rows: Sequence[Row]) -> Iterator[str]:
-    """Yield the results, those of each level as a table, and the meaning of the figures."""
+    """Yield the results as a table for each level, and the meaning of the figures."""
     for level, title in (
         (TABLES, "What brokers announce (level tables)"),
         (MESSAGES, "Whole brokers (level messages)"),
@@ -81,9 +81,9 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FigurePanel:
-    """A figure of a level against one field of its plans.
+    """A chart of a figure over one field of the plans of a level.
 
-    Shapes: several `values` have names; a single one is named after the plans that its line shows.
+    Shapes: several `values` are labelled by their names, a single one by the plans that its line shows.
     """
 
     title: str
@@ -127,7 +127,7 @@ LINKS: Final = {"flooding": _per_message("flooded"), "forwarding": _per_message(
 PATTERNS: Final = {"inner broker": _figure("inner_patterns"), "leaf": _figure("leaf_patterns")}
 MEMORY: Final = {"inner broker": _kib("inner_bytes"), "leaf": _kib("leaf_bytes")}
 UPDATES: Final = "Updates of one subscription or unsubscription"
-KNOWING: Final = "Until all know everything after a crash at the root"
+CONVERGED: Final = "Until all know everything after a crash at the root"
 CRASH: Final = "Updates after a crash at the root"
 CONVERGE: Final = _figure("converge_ms")
 INNER: Final = PATTERNS["inner broker"]
@@ -141,8 +141,8 @@ PANELS: Final = (
     FigurePanel("Memory of a broker's interest", "brokers", "KiB", MEMORY),
     FigurePanel(f"{UPDATES}, all links", "subscriptions", "KiB", _per_change, logarithmic=False),
     FigurePanel(f"{UPDATES}, by aggregation", "aggregation", "KiB", _per_change, logarithmic=False),
-    FigurePanel(KNOWING, "brokers", "simulated time", CONVERGE, _ms, logarithmic=False),
-    FigurePanel(f"{KNOWING}, by redundancy", "redundancy", "simulated time", CONVERGE, _ms, logarithmic=False),
+    FigurePanel(CONVERGED, "brokers", "simulated time", CONVERGE, _ms, logarithmic=False),
+    FigurePanel(f"{CONVERGED}, by redundancy", "redundancy", "simulated time", CONVERGE, _ms, logarithmic=False),
     FigurePanel(f"{CRASH}, all links", "brokers", "KiB", CRASH_BYTES),
     FigurePanel(f"{CRASH}, by redundancy", "redundancy", "KiB", CRASH_BYTES, logarithmic=False),
     FigurePanel("Whole brokers: CPU time for each to simulate", "brokers", "CPU time",
@@ -152,13 +152,13 @@ PANELS: Final = (
 
 
 def result_sheet(rows: Sequence[Row]) -> str:
-    """Return the charts of all figures that were varied, as SVG."""
+    """Return, as SVG, the charts of all figures over the fields that were varied."""
     drawings = [drawing for panel in PANELS if (drawing := _drawing(panel, rows)) is not None]
     return sheet("Simulated overlays", drawings)
 
 
 def _drawing(panel: FigurePanel, rows: Sequence[Row]) -> Drawing | None:
-    """Return a panel, None if its field was not varied."""
+    """Return the chart of a panel, None if its field was not varied."""
     lines = list(_lines(panel, [row for row in rows if row["level"] == panel.level]))
     places = [x for line in lines for x, _, _ in line.points]
     heights = [y for line in lines for _, y, _ in line.points]
@@ -177,7 +177,7 @@ def _across(varied: str, places: Sequence[float]) -> Axis:
 
 
 def _lines(panel: FigurePanel, rows: Sequence[Row]) -> Iterator[Line]:
-    """Yield a line for each value and each set of plans that differ in nothing but the varied field."""
+    """Yield a line for each value and each set of plans that differ only in the varied field."""
     others = [name for name in VARIED if name != panel.varied]
     sets: dict[tuple[Any, ...], list[Row]] = defaultdict(list)
     for row in rows:

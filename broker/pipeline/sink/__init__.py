@@ -1,1 +1,1 @@
-"""Publishes rows as messages: the AMQP publisher and Spark's writers that use it."""
+"""Publish rows as messages: the AMQP publisher and Spark's writers that use it."""

@@ -1,7 +1,7 @@
-"""Publishes many messages over one blocking connection, with confirms, and reports those that were refused.
+"""Publish many messages over one blocking connection, with confirms, and report the refused ones.
 
-It is fast because it reuses everything that messages share: a method frame per exchange and key, property octets per
-distinct properties, one write for many messages.
+What messages share is encoded once: a method frame per exchange and key, property octets per distinct properties.
+Many messages are sent with one write.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from broker.amqp.wire import PROPERTIES_AT, encode_frame
 from broker.client.address import AmqpAddress
 from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
 from broker.pipeline.faults import PublishFailed, restated
-from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, NumberedProperties, Remembered, producer_of
+from broker.pipeline.sink.property_columns import SEQUENCE_OCTETS, Memo, NumberedProperties, producer_of
 
 # Exchange, routing key, property octets from the flags on, body, sequence or None, and the caller's identifier.
 Outgoing = tuple[str, str, bytes, bytes, int | None, object]
@@ -30,7 +30,7 @@ Outgoing = tuple[str, str, bytes, bytes, int | None, object]
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """A finally refused message, with the broker's code and text; code 0 means a full queue."""
+    """A message that was finally refused, with the broker's code and text; code 0 means a full queue."""
 
     message: Outgoing
     code: int
@@ -38,25 +38,24 @@ class RefusedMessage:
 
 
 class PublishWindow:
-    """Hold the messages in flight.
+    """The messages in flight.
 
-    Shapes: delivery tags begin at 1 with each connection and are dense; ``waiting`` has by tag, ascending, each message
-        and the number of its nacks.
+    Shapes: delivery tags are consecutive and begin at 1 on each connection; `waiting` maps each tag, in ascending
+        order, to the message and the number of its nacks.
     """
 
     def __init__(self, octets_of: Callable[[Outgoing], bytes]) -> None:
-        """`octets_of` returns the property octets with which a message is sent."""
         self._octets_of = octets_of
         self.waiting: dict[int, tuple[Outgoing, int]] = {}
         self.next_tag = 1
-        self._returned: dict[int, tuple[int, str]] = {}  # code and text by tag: the ack follows
-        self._matched = 0  # the tag of the latest return
+        self._returned: dict[int, tuple[int, str]] = {}  # code and text by tag, until the ack arrives
+        self._last_returned = 0  # the tag of the latest return
 
     def __len__(self) -> int:
         return len(self.waiting)
 
     def acked(self, tag: int, *, multiple: bool) -> list[RefusedMessage]:
-        """Remove the acked messages, and return those that the broker returned. HOT."""
+        """Remove the acked messages, and return those that the broker had returned. HOT."""
         if multiple and not self._returned:
             waiting = self.waiting
             first = next(iter(waiting), tag + 1)
@@ -75,7 +74,7 @@ class PublishWindow:
         return refused
 
     def nacked(self, tag: int, *, multiple: bool) -> list[tuple[Outgoing, int]]:
-        """Remove and return the nacked messages, each with the number of its nacks."""
+        """Remove the nacked messages, and return them with the number of their nacks."""
         found = [self.waiting.pop(known) for known in self._tags(tag, multiple=multiple)]
         return [(message, nacks + 1) for message, nacks in found]
 
@@ -85,12 +84,12 @@ class PublishWindow:
         return [known for known in self.waiting if known <= tag]
 
     def restart(self) -> list[tuple[Outgoing, int]]:
-        """Return the messages in flight, in order, and start over after a lost connection."""
+        """Forget the lost connection, and return the messages that were in flight, in order."""
         left = list(self.waiting.values())
         self.waiting.clear()
         self._returned.clear()
         self.next_tag = 1
-        self._matched = 0
+        self._last_returned = 0
         return left
 
     # -- returns ------------------------------------------------------------------------------------------------------
@@ -99,24 +98,25 @@ class PublishWindow:
         """Record that the broker returned a message; its ack follows."""
         tag = self._match(method, properties, body)
         if tag:
-            self._matched = tag
+            self._last_returned = tag
             self._returned[tag] = (method.reply_code or 0, method.reply_text)
 
     def _match(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> int:
-        """Return the tag of the returned message, the next message that equals it, 0 for none.
+        """Return the tag of a returned message, 0 for none: the first equal message after the last returned one.
 
-        Returns come in the order of publishes. The broker may have changed the properties.
+        Returns arrive in the order of publishes. The broker may have changed the properties, so if no message is equal,
+        the first one that differs only in its properties is taken.
         """
-        like = 0
+        candidate = 0
         route = (method.exchange, method.routing_key)
-        for tag in range(self._matched + 1, self.next_tag):
+        for tag in range(self._last_returned + 1, self.next_tag):
             message, _nacks = self.waiting.get(tag, (None, 0))
             if message is None or message[3] != body or message[:2] != route:
                 continue
             if self._octets_of(message) == properties:
                 return tag
-            like = like or tag
-        return like
+            candidate = candidate or tag
+        return candidate
 
 
 CHANNEL: Final = 1
@@ -127,12 +127,12 @@ CLIENT: Final = {
 }
 TICKET: Final = bytes(2)
 CONTENT: Final = Struct(">HHQ").pack  # class, weight and body size of a content header
-BASIC: Final = 60
+BASIC: Final = 60  # the class id
 WRITE_BYTES: Final = 1 << 16
-PRODUCERS_MAX: Final = 100  # cached, one for each start of a broker that sealed a row
-METHODS_MAX: Final = 100_000  # cached method frames, one for each exchange and key
-LOOK_S: Final = 0.5
-PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # before a nacked message is resent, and before reconnecting
+PRODUCERS_MAX: Final = 100  # in the cache: one for each start of the broker that sealed rows
+METHODS_MAX: Final = 100_000  # in the cache: one frame for each exchange and key
+POLL_S: Final = 0.5
+PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # before resending a nacked message, and before reconnecting
 RATE_SLICE_S: Final = 0.05
 
 
@@ -140,8 +140,8 @@ RATE_SLICE_S: Final = 0.05
 class PublisherOptions:
     """The options of publishing.
 
-    Units: ``rate`` is messages per second, 0 for as fast as the broker accepts; ``nack_attempts`` is the total number
-        of attempts for a message that a full queue refuses; ``retry_s`` is the time limit of reconnecting.
+    Units: `rate` is messages per second, 0 for as fast as the broker accepts; `nack_attempts` is the number of attempts
+        for a message that a full queue refuses; `retry_s` limits the time of reconnecting.
     """
 
     producer: str = ""
@@ -163,10 +163,10 @@ def _fail(refused: RefusedMessage) -> NoReturn:
 
 
 class AmqpPublisher:
-    """Publish to one vhost.
+    """Publishes to one vhost.
 
-    Messages with a sequence are numbered for the producer of the options, so that resending is safe: after a lost
-    connection every unconfirmed message is sent again. Without numbers a lost connection is an error.
+    Messages with a sequence number are numbered for the producer of the options. They can be resent safely, so after a
+    lost connection every unconfirmed message is sent again. Without numbers, a lost connection is an error.
     Invariant: at most `window` messages are in flight; each finally refused message is passed to `refused` once.
     """
 
@@ -176,23 +176,23 @@ class AmqpPublisher:
         options: PublisherOptions | None = None,
         refused: Callable[[RefusedMessage], object] = _fail,
     ) -> None:
-        """Connect and log in. Raises: PublishFailed when the broker refuses the login."""
+        """Connect and log in. Raises: PublishFailed if the broker cannot be reached or refuses the login."""
         self._address = address
         self._options = options = options or PublisherOptions()
         self.refused = refused
-        self._numbered = Remembered(NumberedProperties, PRODUCERS_MAX)
-        self._methods = Remembered(self._method, METHODS_MAX)
+        self._numbered = Memo(NumberedProperties, PRODUCERS_MAX)
+        self._methods = Memo(self._method, METHODS_MAX)
         self._window = PublishWindow(self._octets_of)
-        self._again: list[tuple[Outgoing, int]] = []  # nacked messages, and the number of nacks
-        self._rate_at = 0  # the number of messages to publish before the clock is checked again
+        self._retries: list[tuple[Outgoing, int]] = []  # nacked messages, and the number of nacks
+        self._rate_at = 0  # the number of published messages at which to check the clock again
         self._begun_s = 0.0
         self.published = 0
-        self.dropped = 0  # of the published ones, because their numbers were already used
+        self.dropped = 0  # published messages that the broker dropped, because it had their numbers already
         with restated(LinkLost, PublishFailed):
             self._link = self._connect()
 
     def _connect(self) -> BlockingLink:
-        """Return a new connection whose channel confirms. Raises: PublishFailed when it is refused; LinkLost."""
+        """Return a new connection with a channel in confirm mode. Raises: PublishFailed if it is refused; LinkLost."""
         with restated(LinkRefused, PublishFailed):
             link = BlockingLink(self._address, {**CLIENT, "connection_name": self._options.name})
             try:
@@ -212,7 +212,7 @@ class AmqpPublisher:
             self.abort()
 
     def abort(self) -> None:
-        """Close the connection; the fate of messages in flight is unknown."""
+        """Close the connection at once; messages in flight may or may not have been published."""
         self._link.abort()
 
     def close(self) -> None:
@@ -227,37 +227,37 @@ class AmqpPublisher:
     # -- publishing ---------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
-        """Publish messages in order; return when the last one is sent, before it is confirmed.
+        """Publish messages in order; return when the last one is sent, but not yet confirmed.
 
         A message that a full queue refuses is resent later, out of order.
         Raises: PublishFailed.
         """
         waiting, options = self._window.waiting, self._options
         limit, rate = options.window, options.rate
-        self._look(0)  # detect a lost connection before any message is in flight
+        self._poll(0)  # detect a lost connection before any message is in flight
         for message in messages:
             if len(waiting) >= limit:
                 self._write()
                 self._settle(limit * 3 // 4)
-            if len(self._again) >= limit:
-                self._send_again()
+            if len(self._retries) >= limit:
+                self._resend()
             if rate and self.published >= self._rate_at:
                 self._pace(rate)
             self._send(message)
             self.published += 1
         self._write()
-        self._look(0)
+        self._poll(0)
 
     def drain(self) -> None:
         """Wait until every message is confirmed or finally refused. Raises: PublishFailed."""
         self._write()
         self._settle(0)
-        while self._again:
-            self._send_again()
+        while self._retries:
+            self._resend()
 
-    def _send_again(self) -> None:
-        """Resend the nacked messages after a pause, and wait for their outcome."""
-        again, self._again = self._again, []
+    def _resend(self) -> None:
+        """Resend the nacked messages after a pause, and wait for the answers."""
+        again, self._retries = self._retries, []
         time.sleep(min(PAUSE_S * 2 ** min(nacks for _, nacks in again), PAUSE_MAX_S))
         for message, nacks in again:
             if len(self._window) >= self._options.window:
@@ -268,7 +268,7 @@ class AmqpPublisher:
         self._settle(0)
 
     def _send(self, message: Outgoing, nacks: int = 0) -> None:
-        """Encode a message into the next write. HOT."""
+        """Encode a message for the next write. HOT."""
         exchange, key, _properties, body, _sequence, _place = message
         method = self._methods[exchange, key]
         client = self._link.client
@@ -279,10 +279,10 @@ class AmqpPublisher:
         window.next_tag = tag + 1
         if client.out_bytes >= WRITE_BYTES:
             self._write()
-            self._look(0)
+            self._poll(0)
 
     def _method(self, route: tuple[str, str]) -> bytes:
-        """Return the method frame of an exchange and a key. Raises: PublishFailed when it cannot be encoded."""
+        """Return the method frame of an exchange and a key. Raises: PublishFailed if it cannot be encoded."""
         exchange, key = route
         with restated(ValueError, PublishFailed, f"nothing can go to exchange {exchange!r} with key {key[:64]!r}: "):
             names = encode_short_text(exchange) + encode_short_text(key)
@@ -298,7 +298,7 @@ class AmqpPublisher:
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:
-        """Write the encoded messages once the broker is not blocked. Raises: PublishFailed."""
+        """Write the encoded messages, after waiting until the broker is not blocked. Raises: PublishFailed."""
         if self._link.client.blocked:
             self._wait_unblocked()
         try:
@@ -307,13 +307,12 @@ class AmqpPublisher:
             self._reconnect(error)
 
     def _pace(self, rate: float) -> None:
-        """Wait until the next slice of messages is due."""
         if not self._begun_s:
             self._begun_s = time.monotonic()
         wait_s = self._begun_s + self.published / rate - time.monotonic()
         if wait_s > 0:
             self._write()
-            self._look(0)
+            self._poll(0)
             time.sleep(wait_s)
         self._rate_at = self.published + max(1, int(rate * RATE_SLICE_S))
 
@@ -324,25 +323,25 @@ class AmqpPublisher:
         window, limit_s = self._window, self._options.confirm_timeout_s
         count, since_s = len(window), time.monotonic()
         while len(window) > upto:
-            self._look(LOOK_S)
-            self._write()  # it waits while the broker is blocked; connection.blocked shows that the broker is alive
+            self._poll(POLL_S)
+            self._write()  # waits while the broker is blocked, which shows that it is alive
             if len(window) != count or self._link.client.blocked:
                 count, since_s = len(window), time.monotonic()
             elif time.monotonic() - since_s > limit_s:
                 raise PublishFailed(f"{self._address} has not confirmed {count} messages for {limit_s:g} s")
 
-    def _look(self, timeout_s: float) -> None:
-        """Act on the broker's answers, waiting up to `timeout_s` for the first. Raises: PublishFailed."""
+    def _poll(self, timeout_s: float) -> None:
+        """Handle the broker's answers, waiting up to `timeout_s` for the first one. Raises: PublishFailed."""
         try:
             for received in self._link.receive(timeout_s):
-                self._take(received)
+                self._handle(received)
         except LinkLost as error:
             self._reconnect(error)
         except LinkRefused as error:
             raise PublishFailed(str(error)) from None
 
-    def _take(self, received: Received) -> None:
-        """Act on one answer. HOT. Raises: PublishFailed."""
+    def _handle(self, received: Received) -> None:
+        """Handle one answer. HOT. Raises: PublishFailed."""
         window, method = self._window, received.method
         if isinstance(method, commands.Basic.Ack):
             before = len(window)
@@ -358,15 +357,15 @@ class AmqpPublisher:
     def _nacked(self, tag: int, *, multiple: bool) -> None:
         for message, nacks in self._window.nacked(tag, multiple=multiple):
             if nacks < self._options.nack_attempts:
-                self._again.append((message, nacks))
+                self._retries.append((message, nacks))
             else:
                 self.refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
 
     def _wait_unblocked(self) -> None:
-        """Wait for the end of an alarm of the broker. Raises: PublishFailed."""
+        """Wait until the broker's alarm is over. Raises: PublishFailed."""
         end_s = time.monotonic() + self._options.blocked_timeout_s
         while blocked := self._link.client.blocked:
-            self._look(LOOK_S)
+            self._poll(POLL_S)
             if self._link.client.blocked and time.monotonic() > end_s:
                 raise PublishFailed(f"{self._address} is blocked: {blocked}")
 

@@ -17,14 +17,14 @@ from broker.amqp.tables import TableReader
 from broker.amqp.wire import FLAGS, OCTET_MAX, PROPERTIES_AT, TIMESTAMP
 from broker.pipeline.source.header_json import json_to_table
 
-SEQUENCE_OCTETS: Final = Struct(">q").pack  # goes between `before` and `after`
+SEQUENCE_OCTETS: Final = Struct(">q").pack  # encodes a sequence number
 PRODUCER_MAX_BYTES: Final = 255 - 2 * 33  # the longest name that leaves room for store and incarnation
-PLACE: Final = 3  # seal, slot and offset; store and incarnation follow
-FRONT: Final = bytes(PROPERTIES_AT)  # the part of a content header before its properties
+PLACE_LENGTH: Final = 3  # seal, slot and offset; store and incarnation may follow
+HEADER_START: Final = bytes(PROPERTIES_AT)  # stands for the part of a content header before the property flags
 NO_PROPERTIES: Final = bytes(2)
-KNOWN_MAX: Final = 10_000
+MEMO_MAX: Final = 10_000
 PERSISTENT_MODE, TRANSIENT_MODE = 2, 1
-# The column of each property that has another name.
+# Properties whose column has another name.
 COLUMN_OF: Final = {"message_type": "type", "timestamp": "app_ts"}
 PROPERTY_NAMES: Final = tuple(FLAG_OF)
 PROPERTY_COLUMNS: Final = tuple(COLUMN_OF.get(name, name) for _, name, _ in KINDS if name != "cluster_id")
@@ -35,21 +35,21 @@ Value = TypeVar("Value")
 
 
 def producer_of(name: str, place: object) -> str:
-    """Return the producer that numbers a message: the seals of two histories of slots have equal numbers.
+    """Return the producer name with the history that numbers a message: other histories have the same seal numbers.
 
-    Shapes: a place is seal, slot, offset, and store and incarnation if they are known.
+    Shapes: a place is seal, slot and offset, followed by store and incarnation if they are known.
     """
-    origin = place[PLACE:] if isinstance(place, tuple) else ()
+    origin = place[PLACE_LENGTH:] if isinstance(place, tuple) else ()
     return ".".join([name, *filter(None, origin)])
 
 
-class Remembered(dict[Key, Value]):
-    """The values of a function by its argument, each made once; too many are forgotten together."""
+class Memo(dict[Key, Value]):
+    """The results of a function by its argument, each computed once; when there are too many, all are dropped."""
 
-    def __init__(self, make: Callable[[Key], Value], most: int = KNOWN_MAX) -> None:
+    def __init__(self, make: Callable[[Key], Value], maximum: int = MEMO_MAX) -> None:
         super().__init__()
         self._make = make
-        self._most = most
+        self._most = maximum
 
     def __missing__(self, key: Key) -> Value:
         if len(self) >= self._most:
@@ -59,23 +59,23 @@ class Remembered(dict[Key, Value]):
 
 
 class NumberedProperties:
-    """Write sequence numbers of one producer into properties.
+    """Writes one producer's sequence numbers into properties.
 
-    Shapes: `parts` has by well-formed properties the octets before a number and those after it. Everything else in the
-        properties is unchanged; an earlier number is replaced.
+    Shapes: `parts` maps well-formed properties to the octets before the number and those after it. All other properties
+        stay unchanged; an earlier number is replaced.
     """
 
     def __init__(self, producer: str) -> None:
         self._entries = _entry(PRODUCER, b"S" + counted(producer.encode()))
-        self.parts = Remembered(self._split)
+        self.parts = Memo(self._split)
 
     def _split(self, properties: bytes) -> tuple[bytes, bytes]:
-        found = cut_properties(FRONT + properties)
+        found = cut_properties(HEADER_START + properties)
         table = found.get("headers")
         kept = b""
         if table is not None:
             entries = TableReader(table).entries(0)
-            kept = b"".join([table[entry.start : entry.end] for entry in entries if entry.key not in OURS])
+            kept = b"".join([table[entry.start : entry.end] for entry in entries if entry.key not in MARK_NAMES])
             if not kept:
                 kept = _entry(OWN_TABLE, b"t\x01")
         number = bytes([len(SEQUENCE)]) + SEQUENCE + b"l"
@@ -85,7 +85,7 @@ class NumberedProperties:
         return b"".join(octets[:place]) + headers[:-8], b"".join(octets[place + 1 :])
 
 
-OURS: Final = frozenset((PRODUCER, SEQUENCE, OWN_TABLE))
+MARK_NAMES: Final = frozenset((PRODUCER, SEQUENCE, OWN_TABLE))
 
 
 def _entry(name: bytes, value: bytes) -> bytes:
@@ -93,7 +93,7 @@ def _entry(name: bytes, value: bytes) -> bytes:
 
 
 class BadProperties(ValueError):
-    """The properties of a row that cannot be encoded; one line."""
+    """Properties of a row that cannot be encoded; one line."""
 
 
 def _octet(value: Any) -> bytes:
@@ -122,18 +122,18 @@ FIELDS: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class HeaderChanges:
-    """Set headers, and drop headers and properties."""
+    """Headers to set, and headers and properties to drop."""
 
     set_headers: Mapping[str, str] = field(default_factory=dict)
     drop_headers: tuple[str, ...] = ()
     drop_properties: tuple[str, ...] = ()
 
     def __call__(self, properties: bytes) -> bytes:
-        """Return properties, from their flags on, with the changes."""
+        """Return the changed properties; both begin with the property flags."""
         if self == HeaderChanges():
             return properties
         return edit_header(
-            FRONT + properties,
+            HEADER_START + properties,
             set_headers=self.set_headers,
             drop_headers=self.drop_headers,
             drop_properties=self.drop_properties,
@@ -141,18 +141,18 @@ class HeaderChanges:
 
 
 class PropertyOctets:
-    """Return the property octets of rows, each encoded once for all rows with equal properties.
+    """The property octets of rows, encoded once for all rows with equal properties.
 
-    Shapes: `persistent` None leaves the delivery mode as it is; values without one are persistent.
+    Shapes: `persistent` None leaves the delivery mode as it is; columns without a delivery mode are persistent.
     """
 
     def __init__(self, *, persistent: bool | None, changes: HeaderChanges) -> None:
         self._persistent = persistent
         self._changes = changes
-        self._known: Remembered[Any, bytes | BadProperties] = Remembered(self._checked)
+        self._known: Memo[Any, bytes | BadProperties] = Memo(self._checked)
 
     def of_row(self, raw: bytes | None, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes | BadProperties:
-        """Return the octets of an earlier message's properties, else of columns; null is an absent property."""
+        """Return the octets of `raw` properties, or else of columns, in which null is an absent property."""
         return self._known[(names, values) if raw is None else raw]
 
     def _encoded(self, row: dict[str, Any]) -> bytes:
@@ -172,25 +172,25 @@ class PropertyOctets:
     def _checked(self, row: Any) -> bytes | BadProperties:
         try:
             octets = row if isinstance(row, bytes) else self._encoded(dict(zip(*row, strict=True)))
-            measure_header(FRONT + octets)
+            measure_header(HEADER_START + octets)
             octets = self._changes(octets)
-            facts = measure_header(FRONT + octets)
+            facts = measure_header(HEADER_START + octets)
         except BadProperties as bad:
             return bad
         except (ValueError, TypeError, OverflowError) as error:
             return BadProperties(str(error))
         except ConnectionFault as fault:
-            return BadProperties(f"properties_raw holds no properties: {fault}")
-        beneath = facts if facts.mark is None else facts.mark.facts
-        if beneath.fault is not None:
-            return BadProperties(beneath.fault)
-        if self._persistent is None or beneath.persistent == self._persistent:
+            return BadProperties(f"properties_raw is not valid: {fault}")
+        facts_inside = facts if facts.mark is None else facts.mark.facts
+        if facts_inside.fault is not None:
+            return BadProperties(facts_inside.fault)
+        if self._persistent is None or facts_inside.persistent == self._persistent:
             return octets
         mode = bytes([PERSISTENT_MODE if self._persistent else TRANSIENT_MODE])
-        return b"".join(_in_order({**cut_properties(FRONT + octets), "delivery_mode": mode}).values())
+        return b"".join(_in_order({**cut_properties(HEADER_START + octets), "delivery_mode": mode}).values())
 
 
 def _in_order(pieces: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the octets of properties in the order of a content header, after those of their flags."""
+    """Return the octets of properties in the order of a content header, preceded by those of their flags."""
     flags = FLAGS.pack(sum(FLAG_OF[name] for name in pieces))
     return {"flags": flags, **{name: pieces[name] for _, name, _ in KINDS if name in pieces}}

@@ -1,11 +1,11 @@
-"""Publishes rows in Spark's Python workers: shared by the sink and the jobs replay and deadletters.
+"""Publish rows in Spark's Python workers: shared by the sink and the jobs replay and deadletters.
 
-Rows that were not published are Parquet files in a folder, whose log names the files that count:
+Rows that were not published are in Parquet files in a folder, whose log names the valid files:
 
     data/<uuid>.parquet            written by one attempt of a task
     _log/<run>-<batch>.json        the files of the successful attempts, written once, by the commit
 
-A failed attempt may have left a file that no log names: it does not count.
+A file that no log names was left by a failed attempt and is not valid.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from broker.client.address import AmqpAddress
 from broker.client.blocking import BlockingLink, LinkLost, LinkRefused
-from broker.pipeline.faults import JobFailed, restated, said_plainly
+from broker.pipeline.faults import JobFailed, restated, without_worker_trace
 from broker.pipeline.lake.place import Disk
 from broker.pipeline.routes.key_map import KeyMap
 from broker.pipeline.sink.amqp_publisher import CLIENT, AmqpPublisher, RefusedMessage
@@ -38,7 +38,7 @@ from broker.pipeline.sink.rows import SinkOptions, SinkRows
 from broker.pipeline.spark.tasks import session_setting, tasks_at_once
 
 DATA, LOG = "data", "_log"
-WAITING_MAX: Final = 5_000  # rows held before they are written
+UNWRITTEN_MAX: Final = 5_000  # rows in memory before they are written
 
 BAD_SCHEMA: Final = pa.schema(
     [
@@ -49,33 +49,32 @@ BAD_SCHEMA: Final = pa.schema(
         ("routing_key", pa.string()),
         ("properties_raw", pa.binary()),
         ("body", pa.binary()),
-        ("code", pa.int32()),  # AMQP's; 0 is a full queue, or a row that cannot be a message
+        ("code", pa.int32()),  # AMQP's reply code; 0 for a full queue, or a row that cannot be a message
         ("reason", pa.string()),
     ]
 )
 
 
 class BadRecordFile:
-    """Store the bad rows of one attempt of a task; the first row creates the file.
+    """The file of bad rows of one attempt of a task; the first row creates it.
 
-    Invariant: at the end of `with` the file is on disk, and after an exception it is gone.
+    Invariant: at the end of `with` the file is on disk; after an exception it is removed.
     """
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / DATA / f"{uuid.uuid4().hex}.parquet"
         self._writer: pq.ParquetWriter | None = None
-        self._waiting: list[RefusedMessage] = []
+        self._unwritten: list[RefusedMessage] = []
         self.rows = 0
 
     @property
     def name(self) -> str:
-        """The file's name, empty when there is none."""
         return "" if self._writer is None else self._path.name
 
     def add(self, refused: RefusedMessage) -> None:
         self.rows += 1
-        self._waiting.append(refused)
-        if len(self._waiting) >= WAITING_MAX:
+        self._unwritten.append(refused)
+        if len(self._unwritten) >= UNWRITTEN_MAX:
             self._write()
 
     def __enter__(self) -> Self:
@@ -96,31 +95,31 @@ class BadRecordFile:
             disk.sync_folder(self._path.parent)
 
     def _write(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        if not waiting:
+        unwritten, self._unwritten = self._unwritten, []
+        if not unwritten:
             return
         if self._writer is None:
             Disk().make_folder(self._path.parent)
             self._writer = pq.ParquetWriter(self._path, BAD_SCHEMA, compression="zstd")
-        messages = [refused.message for refused in waiting]
+        messages = [refused.message for refused in unwritten]
         places: list[Any] = [message[5] for message in messages]
         columns = [
             *([place[at] for place in places] for at in range(3)),
             *([message[at] for message in messages] for at in range(4)),
-            [refused.code for refused in waiting],
-            [refused.reason for refused in waiting],
+            [refused.code for refused in unwritten],
+            [refused.reason for refused in unwritten],
         ]
         self._writer.write_table(pa.table(columns, schema=BAD_SCHEMA))
 
 
 class BadRecordLog:
-    """The log of the files in a folder that count."""
+    """The log of the valid files in a folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def commit(self, run: str, batch: int, names: Sequence[str]) -> None:
-        """Log these files for a batch; the first commit of a batch is final."""
+        """Log the files of a batch; the first commit of a batch is final."""
         disk = Disk()
         if not names:
             return
@@ -136,12 +135,11 @@ class BadRecordLog:
         disk.sync_folder(folder)
 
     def remove(self, names: Sequence[str]) -> None:
-        """Remove files that do not count."""
         for name in names:
             (self._folder / DATA / name).unlink(missing_ok=True)
 
     def files(self) -> list[str]:
-        """Return the paths of the files that count, for `spark.read.parquet(*files)`."""
+        """Return the paths of the valid files, for `spark.read.parquet(*files)`."""
         folder = self._folder / LOG
         names = [name for name in Disk().list(folder) if name.endswith(".json")]
         found = [json.loads((folder / name).read_bytes())["files"] for name in names]
@@ -153,18 +151,18 @@ COLUMNS: Final = (
     "store", "incarnation",
 )  # fmt: skip
 """The columns that are needed to publish a message again."""
-SLICE_S: Final = 0.05
-LOOK_S: Final = 0.5
-RUN: Final = "run"
+SLEEP_MIN_S: Final = 0.05
+SLEEP_MAX_S: Final = 0.5
+RUN_NAME: Final = "run"
 WORKER_IDLE: Final = "spark.sql.execution.pyspark.udf.idleTimeoutSeconds"
 TALLY_DDL: Final = "rows bigint, refused bigint, dropped bigint, bytes bigint, file string"
 
 
 @dataclass(frozen=True)
 class Tally(WriterCommitMessage):
-    """The report of one task: its rows, of these finally refused and already known to the broker.
+    """The report of one task: its rows, and how many of them were refused, or dropped as already known to the broker.
 
-    Shapes: `bytes` are those of columns `body`; `file` holds the refused.
+    Shapes: `bytes` is the size of the column `body`; `file` has the refused rows.
     """
 
     rows: int = 0
@@ -176,24 +174,21 @@ class Tally(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The original timing: a message is due (its time - `first_us`) / `speed` after `began_s`.
-
-    Units: `began_s` is in seconds since 1970.
-    """
+    """The original timing: a message is due (its time - `first_us`) / `speed` after `began_s`, in Unix time."""
 
     speed: float
     first_us: int
     began_s: float
 
     def parts(self, batch: pa.RecordBatch, idle: Callable[[], object]) -> Iterator[pa.RecordBatch]:
-        """Yield rows, whose due times must not decrease, when they are due; call `idle` before each sleep."""
+        """Yield rows when they are due, and call `idle` before each sleep. Due times must not decrease."""
         due = [self.began_s + (time_us - self.first_us) / 1e6 / self.speed for time_us in due_us(batch.column("ts"))]
         at = 0
         while at < len(due):
             wait_s = due[at] - time.time()
             if wait_s > 0:
                 idle()
-                time.sleep(min(max(wait_s, SLICE_S), LOOK_S))
+                time.sleep(min(max(wait_s, SLEEP_MIN_S), SLEEP_MAX_S))
                 continue
             end = bisect_right(due, time.time(), at)
             yield batch.slice(at, end - at)
@@ -203,13 +198,13 @@ class Pace:
 def publish_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], pace: Pace | None = None) -> Tally:
     """Publish the batches of one task over a connection of its own.
 
-    Invariant: every counted row is confirmed, or in the file.
+    Invariant: every counted row is confirmed, or in the file of bad rows.
     Raises: PublishFailed.
     """
     messages = SinkRows(options)
     publisher: AmqpPublisher | None = None
     rows = size = 0
-    with said_plainly(), ExitStack() as opened:
+    with without_worker_trace(), ExitStack() as opened:
         file = None if options.bad_records is None else opened.enter_context(BadRecordFile(options.bad_records))
         for batch in batches:
             if not batch.num_rows:  # an empty partition opens no connection
@@ -226,7 +221,7 @@ def publish_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], pac
 
 
 def digest(what: Mapping[str, Any]) -> str:
-    """Return a short name that identifies the replay: its selection and its target."""
+    """Return a short name that identifies a replay by its selection and its target."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -239,23 +234,23 @@ def check_reachable(address: AmqpAddress) -> None:
 def publish_frame(
     frame: DataFrame, options: SinkOptions, pace: Pace | None = None, *, key_map: KeyMap | None = None, batch: int = 0
 ) -> dict[str, int]:
-    """Publish the messages of a frame; return how many were published, refused and dropped, and the bytes of bodies.
+    """Publish the messages of a frame; return how many were published, refused and dropped, and the size of the bodies.
 
-    Refused messages are in the folder under the number of the batch.
-    The messages of one queue under one routing key are published in the order of the queue.
+    Refused messages are in the folder, under the number of the batch. Messages of one queue with one routing key are
+    published in the order of the queue.
     """
-    assert options.bad_records is not None, "a job keeps what the broker refuses"
+    assert options.bad_records is not None, "a job stores refused messages"
     log = BadRecordLog(options.bad_records)
     spark = frame.sparkSession
-    lanes = tasks_at_once(spark)  # all lanes run at once: each has its share of the rate
+    lanes = tasks_at_once(spark)  # all run at the same time, each with an equal share of the rate
     lane = ("vhost", "queue", "routing_key")
     frame = frame.select(*COLUMNS)
     if key_map is not None and len(key_map):
-        frame = frame.withColumn("routing_key", _mapped(key_map)(F.col("routing_key")))
+        frame = frame.withColumn("routing_key", _mapping_udf(key_map)(F.col("routing_key")))
     frame = frame.repartition(lanes, *lane)
     history = ["store", "seal", "incarnation", "offset"]
     order = ["vhost", "queue", *history]
-    if pace is not None:  # by time, but each message after its predecessors in the queue
+    if pace is not None:  # order by time, but no message before its predecessors in the queue
         frame = frame.withColumn("due", F.max("ts").over(Window.partitionBy(*lane).orderBy(*history)))
         order = ["due", *order]
     options = replace(options, publisher=replace(options.publisher, rate=options.publisher.rate / lanes))
@@ -264,21 +259,21 @@ def publish_frame(
         yield pa.RecordBatch.from_pylist([asdict(publish_batches(options, batches, pace))])
 
     ready = frame.sortWithinPartitions(*order).select(*COLUMNS)
-    with session_setting(spark, WORKER_IDLE, "0"):  # a slow rate is no hang, and the publisher has limits of its own
+    with session_setting(spark, WORKER_IDLE, "0"):  # a worker that publishes slowly does not hang
         tallies = ready.mapInArrow(task, TALLY_DDL).collect()
-    log.commit(RUN, batch, [tally["file"] for tally in tallies if tally["file"]])
+    log.commit(RUN_NAME, batch, [tally["file"] for tally in tallies if tally["file"]])
     total = {name: sum(tally[name] for tally in tallies) for name in ("rows", "refused", "dropped", "bytes")}
     return {"published": total.pop("rows") - total["refused"] - total["dropped"], **total}
 
 
 def due_us(times: Any) -> list[int]:
-    """Return the times of rows in microseconds, each at least as late as the one before."""
+    """Return the times of rows in microseconds, none earlier than the one before."""
     found: Any = np.asarray(times.cast(pa.int64()).fill_null(0))
     return [int(time_us) for time_us in np.maximum.accumulate(found)]
 
 
-def _mapped(key_map: KeyMap) -> Callable[..., Any]:
-    """Return a Spark function that maps a column of keys; only the keys pass through Python."""
+def _mapping_udf(key_map: KeyMap) -> Callable[..., Any]:
+    """Return a Spark function that maps a column of routing keys; only the keys pass through Python."""
     import pandas as pd
     from pyspark.sql.functions import pandas_udf
 

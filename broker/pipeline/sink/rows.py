@@ -1,4 +1,4 @@
-"""Converts rows of a frame to messages: the sink's options, the meaning of columns, and the check of each row."""
+"""Convert rows of a frame to messages: the sink's options, the meaning of columns, and the check of each row."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from broker.pipeline.sink.property_columns import (
     PROPERTY_COLUMNS,
     BadProperties,
     HeaderChanges,
+    Memo,
     PropertyOctets,
-    Remembered,
 )
 
 NAMES: Final = (
     "url", "exchange", "routingKey", "window", "producer", "mandatory", "badRecords", "rate", "persistent",
     "nackAttempts", "retrySeconds", "sequenceColumn",
 )  # fmt: skip
-BY_SPARK: Final = ("checkpointLocation",)  # an option of streams that belongs to Spark
+BY_SPARK: Final = ("checkpointLocation",)  # Spark's own option of streams
 WINDOW_MAX: Final = 65_535
-PLACE: Final = ("seal", "slot", "offset")
-ORIGIN: Final = ("store", "incarnation")  # identify the history of the seals
+PLACE_COLUMNS: Final = ("seal", "slot", "offset")
+ORIGIN_COLUMNS: Final = ("store", "incarnation")  # identify the history of the seals
 NOT_SENT: Final = frozenset(("vhost", "queue", "ts", "redelivered"))  # columns that are not part of a message
 SLOT_NUMBERS: Final = 65_536
 UNPUBLISHABLE: Final = 0
@@ -40,8 +40,8 @@ UNPUBLISHABLE: Final = 0
 TEXT, WHOLE, BYTES, MOMENT = ("string",), ("tinyint", "smallint", "int", "bigint"), ("binary",), ("timestamp",)
 TYPES: Final[dict[str, tuple[str, ...]]] = {
     **dict.fromkeys(PROPERTY_COLUMNS, TEXT),
-    **dict.fromkeys(("exchange", "routing_key", *ORIGIN), TEXT),
-    **dict.fromkeys((*PLACE, "priority", "delivery_mode"), WHOLE),
+    **dict.fromkeys(("exchange", "routing_key", *ORIGIN_COLUMNS), TEXT),
+    **dict.fromkeys((*PLACE_COLUMNS, "priority", "delivery_mode"), WHOLE),
     "app_ts": MOMENT,
     "properties_raw": BYTES,
     "body": ("binary", "string"),
@@ -50,12 +50,12 @@ TYPES: Final[dict[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The destination and options of published rows.
+    """The destination of published rows, and how to publish them.
 
-    Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column that numbers rows, None
-        if their place in a slot does; `persistent` None keeps each delivery mode; `bad_records` is the folder for
-        refused rows, None if a refusal is an error; `checkpoint` is the checkpoint of a stream, if it is named and
-        is a folder; `changes` are those of a replay.
+    Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column with sequence numbers,
+        None if they follow from a row's place in a slot; `persistent` None leaves each delivery mode as it is;
+        `bad_records` is the folder for refused rows, None if a refusal is an error; `checkpoint` is a stream's
+        checkpoint, if it is a folder; `changes` are those of a replay.
     """
 
     address: AmqpAddress
@@ -81,7 +81,7 @@ class SinkOptions:
         sequence = given.text("sequenceColumn")
         if sequence is not None and not producer:
             raise SinkRefused("the option sequenceColumn numbers the messages of a producer: name one with producer")
-        with restated(BadAddress, SinkRefused):  # by the name that reaches the user
+        with restated(BadAddress, SinkRefused):  # `fault_in` recognizes only faults of the pipeline
             address = AmqpAddress.parse(url)
         return cls(
             address=address,
@@ -119,10 +119,7 @@ def _folder(given: GivenOptions, name: str) -> Path | None:
 
 
 def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None:
-    """Refuse a frame whose rows cannot be messages. Shapes: `columns` maps names to Spark's names of their types.
-
-    Raises: SinkRefused.
-    """
+    """Check that rows with these columns, given with Spark's type names, can be messages. Raises: SinkRefused."""
     sequence = options.sequence
     if sequence is not None and columns.get(sequence) not in WHOLE:
         found = f"not {columns[sequence]}" if sequence in columns else "and there is none"
@@ -131,7 +128,7 @@ def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None
         if name in NOT_SENT or (name == sequence and name not in TYPES):
             continue
         if name not in TYPES:
-            raise SinkRefused(f"the column {name!r} means nothing to a message: drop it, or give it one of the names")
+            raise SinkRefused(f"the column {name!r} is not part of a message: drop it or rename it")
         if kind not in TYPES[name]:
             raise SinkRefused(f"the column {name!r} should be {' or '.join(TYPES[name])}, not {kind}")
     if "body" not in columns:
@@ -140,7 +137,7 @@ def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None
         raise SinkRefused("there is no column 'routing_key', and no option routingKey")
     if "exchange" not in columns and options.exchange is None:
         raise SinkRefused("there is no column 'exchange', and no option exchange")
-    missing = [name for name in PLACE if name not in columns]
+    missing = [name for name in PLACE_COLUMNS if name not in columns]
     if options.publisher.producer and sequence is None and missing:
         raise SinkRefused(
             f"the producer numbers rows by the columns seal, slot and offset, and there is no {missing[0]!r}: "
@@ -149,10 +146,10 @@ def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None
 
 
 class SinkRows:
-    """Convert rows to messages.
+    """Converts rows to messages.
 
-    Shapes: a message is identified by the place of its row: its seal, slot and offset, as far as these columns exist,
-        and, if the place numbers it, the store and incarnation of that seal.
+    Shapes: a message is identified by its row's place (seal, slot and offset, as far as these columns exist) and, if
+        the place gives the sequence number, by the store and the incarnation of the seal.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -162,7 +159,7 @@ class SinkRows:
         self._bad_sequence = "the offset is not one of the slot"
         if options.sequence is not None:
             self._bad_sequence = f"the column {options.sequence!r} should be a number from 0 on"
-        self._faults = Remembered(_route_fault, SLOT_NUMBERS)
+        self._route_faults = Memo(_route_fault, SLOT_NUMBERS)
 
     def messages(self, batch: pa.RecordBatch, refused: Callable[[RefusedMessage], object]) -> Iterator[Outgoing]:
         """Yield the messages of a batch in order, and pass rows that cannot be messages to `refused`."""
@@ -182,7 +179,7 @@ class SinkRows:
         for exchange, key, found, body, place, sequence in cells:
             where = options.exchange if exchange is None else exchange
             by = options.routing_key if key is None else key
-            fault = self._faults[where, by]
+            fault = self._route_faults[where, by]
             octets = NO_PROPERTIES
             if isinstance(found, BadProperties):
                 fault = fault or str(found)
@@ -197,13 +194,13 @@ class SinkRows:
                 yield message
 
     def _sequences(self, columns: dict[str, pa.Array], places: Sequence[tuple[Any, ...]]) -> Sequence[int | None]:
-        """Return the number of each row: None if it has none, below 0 if it is invalid."""
+        """Return the sequence number of each row: None if it has none, negative if it is invalid."""
         if self._options.sequence is not None:
             return [-1 if number is None else number for number in columns[self._options.sequence].to_pylist()]
-        return [sequence_of(*place[: len(PLACE)]) if self._numbers else None for place in places]
+        return [sequence_of(*place[: len(PLACE_COLUMNS)]) if self._numbers else None for place in places]
 
     def _places(self, columns: dict[str, pa.Array], rows: int) -> Sequence[tuple[Any, ...]]:
-        names = PLACE if self._options.sequence is not None else (*PLACE, *ORIGIN)
+        names = PLACE_COLUMNS if self._options.sequence is not None else (*PLACE_COLUMNS, *ORIGIN_COLUMNS)
         lists = [columns[name].to_pylist() if name in columns else [None] * rows for name in names]
         return list(zip(*lists, strict=True))
 
@@ -218,14 +215,14 @@ class SinkRows:
 
 
 def sequence_of(seal: int | None, slot: int | None, offset: int | None) -> int | None:
-    """Return the number derived from a row's place; None if it has none, as a snapshot's; -1 for an invalid place."""
+    """Return the sequence number that follows from a row's place; None for a snapshot's row, -1 if it is invalid."""
     if not seal or slot is None or offset is None:
         return None
     return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
 
 
 def _route_fault(route: tuple[str | None, str | None]) -> str:
-    """Return the fault of an exchange and a key, usually empty."""
+    """Return what is wrong with an exchange and a routing key, usually ""."""
     return _name_fault("exchange", route[0]) or _name_fault("routing_key", route[1])
 
 

@@ -1,1 +1,1 @@
-"""Reads slots as rows: catalogs, the decoder, and Spark's readers that use them."""
+"""Read slots as rows: catalogs, the decoder, and Spark's readers that use them."""

@@ -1,6 +1,6 @@
-"""The catalog of a broker's slots: on its data folder, or over its HTTP server, with one interface.
+"""The catalog of a broker's slots: on its data folder, or over its HTTP server, with the same interface.
 
-A local or mounted data folder can be read while the broker is stopped.
+A local or mounted data folder can be read without a running broker.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from broker.slot_files.slot_file import BadSlotFile
 from broker.slot_files.slot_view import SlotView, open_slot
 
 REMEMBERED_BYTES: Final = 256
-TOLD_S: Final = 2.0
-PART_BYTES: Final = 1 << 20  # of a seal log, many of its lines
-SMALL_BYTES: Final = 1 << 16  # a smaller file is read at once, which costs less than mapping it
+NOTE_TIMEOUT_S: Final = 2.0
+BLOCK_BYTES: Final = 1 << 20  # how much of a seal log to read at once
+SMALL_BYTES: Final = 1 << 16  # reading a file up to this size costs less than mapping it
 
 
 class SealReader:
-    """Read the new lines of a seal log with each view.
+    """Reads the new lines of a seal log at each call of `view`.
 
-    Invariant: continues after the last whole line that was read; starts over when the log is another file, or when the
-        bytes before that place have changed.
+    Invariant: it continues after the last complete line, or starts over if the log is another file, or if the bytes
+        before that position have changed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,14 +43,14 @@ class SealReader:
     def _start_over(self, inode: int) -> None:
         self._inode = inode
         self._at = 0
-        self._before = b""  # the last bytes before that place
+        self._last_bytes = b""  # the bytes before that position, to recognize the file
         self._view = SealView()
 
     def view(self) -> SealView:
-        """Return the current state of the log; the same view while the log only grows. Raises: SourceRefused."""
+        """Return the current state of the log; the same object while the log only grows. Raises: SourceRefused."""
         try:
             with self._path.open("rb") as log:
-                while self._fold(self._news(log)):
+                while self._fold(self._read_new(log)):
                     pass
         except FileNotFoundError:
             folder = self._path.parent.parent
@@ -63,53 +63,52 @@ class SealReader:
         return self._view
 
     def _fold(self, block: bytes) -> bool:
-        """Fold the whole lines of a block into the view, and return whether it had any."""
+        """Fold the complete lines of a block into the view, and return whether there were any."""
         lines, size = decode_lines(block)
         for line in lines:
             self._view.fold(line)
         self._at += size
-        self._before = (self._before + block[:size])[-REMEMBERED_BYTES:]
+        self._last_bytes = (self._last_bytes + block[:size])[-REMEMBERED_BYTES:]
         return size > 0
 
-    def _news(self, log: BinaryIO) -> bytes:
-        """Return the next bytes of the log, a part of a long one."""
+    def _read_new(self, log: BinaryIO) -> bytes:
+        """Return the next block of the log, or the first one if the log has been replaced."""
         inode = os.fstat(log.fileno()).st_ino
-        log.seek(self._at - len(self._before))
-        block = log.read(len(self._before) + PART_BYTES)
-        if inode == self._inode and block.startswith(self._before):
-            return block[len(self._before) :]
-        # Rewritten, and renamed to this name; a file system may reuse an inode.
+        log.seek(self._at - len(self._last_bytes))
+        block = log.read(len(self._last_bytes) + BLOCK_BYTES)
+        if inode == self._inode and block.startswith(self._last_bytes):
+            return block[len(self._last_bytes) :]
+        # The log has been rewritten. The new file may have the inode of the old one.
         self._start_over(inode)
         log.seek(0)
-        return log.read(PART_BYTES)
+        return log.read(BLOCK_BYTES)
 
 
 class StoreCatalog:
-    """Read the files, and call the running broker over its control socket for the rest."""
+    """The slots in a data folder. What only the running broker can do is requested over its control socket."""
 
-    partial = False  # a user who may open the folder may read all of it
+    partial = False  # a user who may open the folder may read all slots
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Check the arguments. Raises: SourceRefused for a URL."""
+        """Set the data folder. Raises: SourceRefused for a URL."""
         self._folder = local_path(os.fspath(path), SourceRefused).absolute()
         self.address = str(self._folder)
         self._slots = self._folder / "slots"
         self._reader = SealReader(self._slots / "seals.log")
 
     def view(self) -> SealView:
-        """Return the current state of the seal log. The next call changes the view."""
+        """Return the current state of the seal log. The next call may change the returned view."""
         return self._reader.view()
 
     def fetch_slot(self, slot: SlotHandle) -> Any:
-        """Return a slot file, of a seal or of a snapshot, mapped if it is large. Raises: SlotMissing."""
+        """Return a slot file, sealed or of a snapshot; a large one is mapped. Raises: SlotMissing."""
         return self._map(self._path(slot), str(slot))
 
     def location(self, slot: SlotHandle) -> str:
-        """Return the path of a slot file."""
         return str(self._path(slot))
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return slots of a queue's current contents; the broker keeps them for an hour."""
+        """Return a snapshot of a queue's current contents, which the broker keeps for an hour."""
         return SlotHandle.of_snapshot(self._ask("snapshot", vhost=vhost, queue=queue), vhost, queue)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
@@ -118,22 +117,23 @@ class StoreCatalog:
         return int(answer["last_seal"])
 
     def set_cursor(self, name: str, vhost: str, tap: str, seal: int, incarnation: str) -> None:
-        """Record that a reader has passed a seal of a start; create the cursor if needed, and never move it back."""
+        """Record that a reader has passed a seal; create the cursor if needed, and never move it back."""
         self._ask("cursor_set", name=name, vhost=vhost, tap=tap, seal=seal, incarnation=incarnation)
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
         self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
 
     def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
-        """Tell the running broker which taps are read, so that it writes their slot files sooner. Ignore a broker that
-        does not answer soon.
+        """Tell the running broker which taps are being read, so that it writes their slot files sooner.
+
+        A broker that does not answer soon is ignored.
         """
         names: dict[str, list[str]] = {}
         for vhost, tap in sorted(taps):
             names.setdefault(vhost, []).append(tap)
         with suppress(SourceRefused):
-            for vhost, those in names.items():
-                self._ask("tap_read", vhost=vhost, taps=those, silence_s=TOLD_S)
+            for vhost, in_vhost in names.items():
+                self._ask("tap_read", vhost=vhost, taps=in_vhost, silence_s=NOTE_TIMEOUT_S)
 
     def taps(self) -> list[dict[str, Any]]:
         answer: list[dict[str, Any]] = self._ask("taps")
@@ -169,9 +169,9 @@ Catalog = StoreCatalog | HttpCatalog
 
 
 def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
-    """Return the catalog of a data folder, or of the broker at an http(s) URL, without a request.
+    """Return the catalog of a data folder, or of the broker at an http(s) URL. No request is made.
 
-    Raises: SourceRefused when neither or both are given.
+    Raises: SourceRefused if neither or both are given.
     """
     if (path is None) == (url is None):
         raise SourceRefused(
@@ -185,7 +185,7 @@ def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
 
 
 def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
-    """Return the slot of a handle. Raises: SlotMissing, SlotDamaged when the file is not that of the handle."""
+    """Return the slot file of a handle. Raises: SlotMissing; SlotDamaged if the file does not match the handle."""
     block = catalog.fetch_slot(slot)
     try:
         view = open_slot(block, slot.crc)
@@ -198,7 +198,7 @@ def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
 
 
 def _check_history(catalog: Catalog, slot: SlotHandle, block: Any) -> None:
-    """Refuse a whole file that another start of the broker wrote. Raises: SlotMissing."""
+    """Refuse an intact file that another start of the broker wrote. Raises: SlotMissing."""
     with suppress(BadSlotFile):
         meta = open_slot(block).meta
         if slot.snapshot is None and (meta.store, meta.incarnation) != (slot.store, slot.incarnation):

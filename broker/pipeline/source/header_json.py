@@ -1,6 +1,6 @@
-"""Converts headers tables to JSON text, and back to the same octets.
+"""Convert headers tables to JSON text, and back to the same octets.
 
-JSON types, which clients mostly send, are written plainly:
+The types that clients mostly use are written as plain JSON:
 
     S  long string    "text"                    F  table     {"name": value, ...}
     t  boolean        true, false               A  array     [value, ...]
@@ -8,19 +8,19 @@ JSON types, which clients mostly send, are written plainly:
     l  64-bit integer a whole number beyond 32 bits
     d  double         a number with a point or an exponent
 
-Everything else is an object whose one key is `$` and the type octet:
+All others are objects with one key, `$` and the type octet:
 
     {"$b": -1} {"$B": 255} {"$s": -1} {"$u": 65535} {"$i": 5} {"$l": 5} {"$L": 5}   integers of other types
     {"$f": 0.5}                      32-bit float
-    {"$D": "-1.50"}                  decimal: digits and scale as written; the digits are signed, as clients have them
+    {"$D": "-1.50"}                  decimal, with its digits and scale; the digits are signed, as clients encode them
     {"$T": 1700000000}               timestamp in seconds
     {"$x": "AAEC"}                   byte array, Base64
-    {"$d": "7ff8000000000000"}, {"$f": "7fc00000"}   floats that are not a number or have no end, their octets in hex
-    {"$t": 2}                        a true that is not encoded as 1
-    {"$F": {...}}                    a table with a single key, which begins with `$`
+    {"$d": "7ff8000000000000"}, {"$f": "7fc00000"}   NaN and infinity, their octets in hexadecimal
+    {"$t": 2}                        true, encoded as another octet than 1
+    {"$F": {...}}                    a table with a single key that begins with `$`
 
 Octets of texts and names that are not UTF-8 are `\\udc80` to `\\udcff`, like Python's surrogateescape. A name that
-occurs twice in a table occurs twice in the object.
+is repeated in a table is repeated in the object.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ Text = tuple[str, int]  # a value as JSON, and its end offset
 
 
 class BadHeaderJson(ValueError):
-    """Text that describes no headers table; one line."""
+    """A text that does not describe a headers table; the message is one line."""
 
 
 # ---- to JSON
 
 
 def table_to_json(octets: bytes) -> str:
-    """Return a headers table, given with its length prefix, as JSON. Cost: linear.
+    """Return a headers table, which includes its length prefix, as JSON. Cost: linear.
 
-    Raises: ValueError when the octets are not table; RecursionError for a table deeper than a broker accepts.
+    Raises: ValueError if the octets are not a table; RecursionError for a table nested deeper than a broker accepts.
     """
     try:
         text, end = _table(octets, 0)
@@ -181,11 +181,11 @@ _READERS: Final[dict[int, Callable[[bytes, int], Text]]] = {
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of an object, in order, with repeated names."""
+    """The members of an object, in order, including repeated names."""
 
 
 def json_to_table(text: str) -> bytes:
-    """Return the headers table that a text describes, with its length prefix. Raises: BadHeaderJson."""
+    """Return the headers table that a text describes, including its length prefix. Raises: BadHeaderJson."""
     try:
         found = json.loads(text, object_pairs_hook=_Members, parse_constant=_refuse)
         if not isinstance(found, _Members):
@@ -196,7 +196,7 @@ def json_to_table(text: str) -> bytes:
     except BadHeaderJson:
         raise
     except (ValueError, TypeError, AttributeError, struct.error, InvalidOperation, RecursionError) as error:
-        raise BadHeaderJson(f"headers that no table can hold: {error}") from None
+        raise BadHeaderJson(f"headers that cannot be a table: {error}") from None
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -265,7 +265,7 @@ def _decimal_octets(number: Decimal) -> bytes:
 
 
 def _float_octets(kind: str, digits: str) -> bytes:
-    octets = bytes.fromhex(digits)  # without Python's float, which loses the kind of a NaN
+    octets = bytes.fromhex(digits)  # a Python float would not preserve the payload of a NaN
     if len(octets) != FLOATS[kind].size:
         raise BadHeaderJson(f"a float of {len(octets)} octets")
     return octets

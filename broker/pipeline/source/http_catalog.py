@@ -1,4 +1,4 @@
-"""The catalog of a broker on another machine, over its HTTP server, which sends the same bytes."""
+"""The catalog of a remote broker, read from its HTTP server, which sends the bytes of the files in the data folder."""
 
 from __future__ import annotations
 
@@ -20,82 +20,82 @@ from broker.slot_files.seal_view import SealStarts, SealView
 
 PAGE_SEALS: Final = 1000
 DEFAULT_PORT: Final = 15672
-TIMEOUT_S: Final = 30.0  # of one step on the socket
-PATIENCE_S: Final = 30.0  # for a broker that answered before, and may be restarting
-FIRST_TRIES: Final = 3
+TIMEOUT_S: Final = 30.0  # for each socket operation
+RETRY_LIMIT_S: Final = 30.0  # for a broker that answered before and may be restarting
+FIRST_TRIES: Final = 3  # for a broker that has not answered yet
 PAUSE_S: Final = 0.2
 PAUSE_MAX_S: Final = 2.0
 JSON: Final = "application/json"
-LARGE_BYTES: Final = 64 << 20  # a longer body goes through a file
-PIECE_BYTES: Final = 1 << 20
+LARGE_BYTES: Final = 64 << 20  # a longer body is written to a file and mapped
+CHUNK_BYTES: Final = 1 << 20
 
 Body = bytes | mmap.mmap
 
 
-class NotThere(SourceRefused):
+class NotFound(SourceRefused):
     """The requested object does not exist (404)."""
 
 
 class HttpClient:
-    """One connection, opened on first use, with a time limit on every step.
+    """One connection, opened on first use, with a timeout for every socket operation.
 
-    A request without an answer is repeated: every request here may safely be carried out twice.
-    Invariant: no text contains the password.
+    A request without an answer is repeated, because every request here may safely be carried out twice.
+    Invariant: no error text contains the password.
     """
 
     def __init__(self, url: str) -> None:
-        """Check the arguments. Raises: SourceRefused when it is not an http or https URL."""
+        """Check the URL. Raises: SourceRefused if it is not an http or https URL."""
         try:
             parts = urlsplit(url)
             port = parts.port
         except ValueError:
-            raise SourceRefused("the url is none: it should be http://user:password@host:15672") from None
+            raise SourceRefused("the url is not valid: it should be http://user:password@host:15672") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise SourceRefused("the url should be http://user:password@host:15672, or https")
         self._secure = parts.scheme == "https"
         self._host, self._port = parts.hostname, port or DEFAULT_PORT
         self.user = unquote(parts.username or "guest")
-        login = f"{self.user}:{unquote(parts.password or 'guest')}"
-        self._headers = {"Authorization": f"Basic {b64encode(login.encode()).decode()}", "Accept": "*/*"}
+        credentials = f"{self.user}:{unquote(parts.password or 'guest')}"
+        self._headers = {"Authorization": f"Basic {b64encode(credentials.encode()).decode()}", "Accept": "*/*"}
         host = f"[{self._host}]" if ":" in self._host else self._host
         self.address = f"{parts.scheme}://{host}:{self._port}"
         self._connection: http.client.HTTPConnection | None = None
         self._answered = False
 
     def get_json(self, path: str, **query: Any) -> Any:
-        """Return the parsed JSON body of a response. Raises: NotThere, SourceRefused."""
-        return self._said(self.request("GET", f"{path}?{urlencode(query)}" if query else path))
+        """Return the parsed JSON body of a response. Raises: NotFound, SourceRefused."""
+        return self._parsed(self.request("GET", f"{path}?{urlencode(query)}" if query else path))
 
     def send(self, method: str, path: str, **fields: Any) -> Any:
-        """Send JSON, and return the parsed answer, None if it has no body. Raises: NotThere, SourceRefused."""
+        """Send JSON, and return the parsed answer, None for an empty body. Raises: NotFound, SourceRefused."""
         sent = {name: value for name, value in fields.items() if value is not None}
         answer = self.request(method, path, json.dumps(sent).encode())
-        return self._said(answer) if answer else None
+        return self._parsed(answer) if answer else None
 
     def close(self) -> None:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
 
-    def _said(self, body: Body) -> Any:
+    def _parsed(self, body: Body) -> Any:
         try:
             return json.loads(body[:])
         except ValueError:
-            raise SourceRefused(f"{self.address} does not answer as a SlotMQ broker does") from None
+            raise SourceRefused(f"the answer of {self.address} is not that of a SlotMQ broker") from None
 
     def request(self, method: str, path: str, body: bytes | None = None) -> Body:
-        """Return the body of a response, a large one mapped. Raises: NotThere, SourceRefused."""
-        end = time.monotonic() + PATIENCE_S
+        """Return the body of a response; a large one is mapped. Raises: NotFound, SourceRefused."""
+        end = time.monotonic() + RETRY_LIMIT_S
         tries, pause_s = 0, PAUSE_S
         while True:
             tries += 1
             try:
-                status, answer = self._try(method, path, body)
+                status, answer = self._request_once(method, path, body)
             except (OSError, http.client.HTTPException) as error:
                 self.close()
                 if time.monotonic() > end if self._answered else tries >= FIRST_TRIES:
-                    said = getattr(error, "strerror", None) or str(error) or type(error).__name__
-                    raise SourceRefused(f"no answer from the broker at {self.address}: {said}") from None
+                    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+                    raise SourceRefused(f"no answer from the broker at {self.address}: {text}") from None
             else:
                 self._answered = True
                 if status != 503 or time.monotonic() > end:
@@ -103,7 +103,7 @@ class HttpClient:
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
-    def _try(self, method: str, path: str, body: bytes | None) -> tuple[int, Body]:
+    def _request_once(self, method: str, path: str, body: bytes | None) -> tuple[int, Body]:
         if self._connection is None:
             kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
             self._connection = kind(self._host, self._port, timeout=TIMEOUT_S)
@@ -121,18 +121,18 @@ class HttpClient:
         except (ValueError, KeyError, TypeError):
             reason = f"status {status}"
         if status == 404:
-            raise NotThere(f"the broker at {self.address} says: {reason}")
+            raise NotFound(f"the broker at {self.address} says: {reason}")
         if status in (401, 403):
             raise SourceRefused(f"the broker at {self.address} refuses user {self.user!r}: {reason}")
         raise SourceRefused(f"the broker at {self.address} cannot do that: {reason}")
 
 
 def _mapped(answer: http.client.HTTPResponse) -> mmap.mmap:
-    """Return the body of a response, mapped from a file without a name. Raises: HTTPException if it is cut short."""
+    """Return the body of a response, mapped from an unnamed file. Raises: HTTPException if the body is cut short."""
     length = answer.length
     with tempfile.TemporaryFile() as file:
-        while piece := answer.read(PIECE_BYTES):
-            file.write(piece)
+        while chunk := answer.read(CHUNK_BYTES):
+            file.write(chunk)
         if file.tell() != length:
             raise http.client.IncompleteRead(b"")
         file.flush()
@@ -140,24 +140,23 @@ def _mapped(answer: http.client.HTTPResponse) -> mmap.mmap:
 
 
 class HttpCatalog:
-    """Read from the broker at a URL. Slots that its user may not read do not appear."""
+    """The slots of the broker at a URL, as far as its user may read them."""
 
     def __init__(self, url: str) -> None:
-        """Check the arguments. Raises: SourceRefused."""
         self._client = HttpClient(url)
         self.address = self._client.address  # the URL without user and password
         self._view = SealView()
-        self.partial = False  # whether the broker ever omitted something that this user may not read
+        self.partial = False  # whether the broker has omitted slots that this user may not read
 
     def view(self) -> SealView:
-        """Return the current state of the seal log; request only its new lines."""
+        """Return the current state of the seal log; only new lines are requested."""
         more = True
         while more:
             page = self._client.get_json("/v1/seals", after=self._view.last_seal, limit=PAGE_SEALS)
             try:
                 more = self._fold(page)
             except (BadSealLine, KeyError, TypeError) as error:
-                raise SourceRefused(f"the broker at {self.address} lists slots as no SlotMQ does: {error!r}") from None
+                raise SourceRefused(f"the list of slots from {self.address} is not valid: {error!r}") from None
         return self._view
 
     def _fold(self, page: dict[str, Any]) -> bool:
@@ -168,25 +167,24 @@ class HttpCatalog:
         known = self._view.last_seal
         parted = known > page["last_seal"] or starts.of(known) != self._view.starts.of(known)
         if self._view.store and (self._view.store != page["store"] or parted):
-            self._view = SealView()  # another data folder at the same URL, or a copy of it: start over
+            self._view = SealView()  # another data folder, or a restored copy, is now at this URL: start over
             return True
         more = bool(page["more"])
         self.partial = self.partial or bool(page.get("partial"))
         view = self._view
         for start in starts.rows():
             view.fold({"k": "incarnation", **start})
-        # Lost slots come first: the seals may list a slot that no longer exists.
         for kind, name in (("seal", "seals"), ("gap", "gaps"), ("released", "released"), ("cursor", "cursors")):
             for line in page[name]:
-                if line.get("reason") != "released":  # the broker derives such a gap from a released line
+                if line.get("reason") != "released":  # the broker derived this gap from a released line
                     view.fold({"k": kind, **line})
         known = view.last_seal if more else max(view.last_seal, page["last_seal"])
         view.fold({"k": "store", "format": 1, "store": page["store"], "last_seal": known})
         return more
 
     def fetch_slot(self, slot: SlotHandle) -> Body:
-        """Return the bytes of a slot file, of a seal or of a snapshot. Raises: SlotMissing."""
-        with restated(NotThere, SlotMissing, f"{slot} is gone: "):
+        """Return the bytes of a slot file, sealed or of a snapshot. Raises: SlotMissing."""
+        with restated(NotFound, SlotMissing, f"{slot} is gone: "):
             return self._client.request("GET", self._path(slot))
 
     def location(self, slot: SlotHandle) -> str:
@@ -204,7 +202,7 @@ class HttpCatalog:
         self._client.send("PUT", f"/v1/cursors/{quote(name, safe='')}", **place)
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:
-        with suppress(NotThere):  # a request without an answer is repeated
+        with suppress(NotFound):  # a repeated request finds the cursor already removed
             self._client.send("DELETE", f"/v1/cursors/{quote(name, safe='')}?{urlencode({'vhost': vhost, 'tap': tap})}")
 
     def note_read(self, taps: Iterable[tuple[str, str]]) -> None:

@@ -1,8 +1,8 @@
-"""Decodes slot files into Arrow batches, and reads the run of slots of one task.
+"""Decode slot files into Arrow batches, and read a task's run of slots.
 
-Each column is picked from the bytes of the slot for a batch of rows at a time; columns that are not requested cost
-nothing. Octets of texts that are not UTF-8 (AMQP's short strings have no character set) become replacement characters,
-and a headers property that is not a table is null; `properties_raw` has the original octets of both.
+The values of a column are gathered from the slot's bytes, one batch of rows at a time; columns that are not requested
+cost nothing. Octets of texts that are not UTF-8 (AMQP's short strings have no character set) become replacement
+characters, and a headers property that is not a table becomes null; `properties_raw` has the original octets.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from broker.slot_files.slot_view import SlotView
 
 BATCH_MAX_BYTES: Final = 8 << 20
 BATCH_MAX_ROWS: Final = 10_000
-OLD_SNAPSHOT: Final = (
-    "a snapshot is kept for a while only (settings taps.snapshot_ms, taps.snapshots_user_max), so load the queue again"
+SNAPSHOT_HINT: Final = (
+    "a snapshot is kept only for a while (settings taps.snapshot_ms, taps.snapshots_user_max): load the queue again"
 )
-GROUP_SLOTS: Final = 1000  # open at a time
+GROUP_SLOTS: Final = 1000  # open at the same time
 TEXTS: Final = (
     "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "user_id", "app_id",
 )  # fmt: skip
 
-Column = Callable[[SlotRows, Pick, int], Any]  # rows, selected rows, and their number; None if all are null
+Column = Callable[[SlotRows, Pick, int], Any]  # (rows, selection, its length) -> values, None if all are null
 
 
 def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows in batches of at most 8 MiB or 10,000 rows, and at least one row."""
+    """Yield the rows in batches of at most 10,000 rows and 8 MiB, unless a single row is larger."""
     schema = pa.schema([ARROW_SCHEMA.field(name) for name in columns])
     makers = [(_COLUMNS[name], schema.field(name).type) for name in columns]
-    for pick, count in _cuts(slot.sizes if rows is None else slot.sizes[rows], rows):
+    for pick, count in _slices(slot.sizes if rows is None else slot.sizes[rows], rows):
         arrays = []
         for make, kind in makers:
             array = make(slot, pick, count)
@@ -52,22 +52,22 @@ def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) 
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def together(slots: Iterable[SlotHandle]) -> Iterator[list[SlotHandle]]:
-    """Split slots into runs that are decoded together, of one batch each; a large slot is alone.
+def decode_groups(slots: Iterable[SlotHandle]) -> Iterator[list[SlotHandle]]:
+    """Split slots into groups that are decoded together, one batch each; a large slot is a group of its own.
 
-    Cost: a decoding takes a millisecond and 30 KB however few its rows are.
+    Cost: a decoding takes a millisecond and 30 KB, however few rows it has.
     """
     return groups(slots, BatchLimits(GROUP_SLOTS, BATCH_MAX_ROWS, BATCH_MAX_BYTES))
 
 
-def _cuts(sizes: Any, rows: Any) -> Iterator[tuple[Pick, int]]:
+def _slices(sizes: Any, rows: Any) -> Iterator[tuple[Pick, int]]:
     ends = np.cumsum(sizes)
     at, done = 0, 0
     while at < len(ends):
-        to = int(np.searchsorted(ends, done + BATCH_MAX_BYTES, side="right"))
-        to = min(max(to, at + 1), at + BATCH_MAX_ROWS, len(ends))
-        yield (slice(at, to) if rows is None else rows[at:to]), to - at
-        at, done = to, int(ends[to - 1])
+        end = int(np.searchsorted(ends, done + BATCH_MAX_BYTES, side="right"))
+        end = min(max(end, at + 1), at + BATCH_MAX_ROWS, len(ends))
+        yield (slice(at, end) if rows is None else rows[at:end]), end - at
+        at, done = end, int(ends[end - 1])
 
 
 def _meta(column: str, of: Callable[[SlotMeta], Any]) -> Column:
@@ -96,7 +96,7 @@ _COLUMNS: Final[dict[str, Column]] = {
     "priority": _octet("priority"),
     "delivery_mode": _octet("delivery_mode"),
     **{name: _text(name) for name in TEXTS},
-    "type": _text("message_type"),  # pamqp's name for it
+    "type": _text("message_type"),  # pamqp's name of the property
     "app_ts": lambda slot, pick, _count: slot.app_ts(pick),
     "headers": lambda slot, pick, _count: slot.headers(pick),
     "properties_raw": lambda slot, pick, _count: slot.properties_raw(pick),
@@ -110,7 +110,7 @@ _COLUMNS: Final[dict[str, Column]] = {
 class SlotRun(InputPartition):
     """Consecutive slots for one task. It is pickled; its text omits the URL, which contains a password.
 
-    Shapes: `reader` names the reader, for texts.
+    Shapes: `reader` describes the reader, for error texts.
     """
 
     path: str | None
@@ -128,15 +128,15 @@ class SlotRun(InputPartition):
 def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a run.
 
-    Invariant: the rows of each slot are exactly the message ids of its handle, minus those that the conditions exclude.
+    Invariant: the rows of each slot are exactly the message ids of its handle, except those that conditions exclude.
     Raises: SlotMissing, SlotDamaged, SourceRefused.
     """
     headers = "headers" in schema.names
     with closing(open_catalog(run.path, run.url)) as catalog:
-        for group in together(run.slots):
+        for group in decode_groups(run.slots):
             opened = list(_opened(run, catalog, group))
             rows = joined_rows([view for _, view in opened], headers=headers)
-            if rows is not None and _ids_right(rows, [slot for slot, _ in opened]):
+            if rows is not None and _ids_match(rows, [slot for slot, _ in opened]):
                 yield from _batches(rows, schema, chosen_rows(run.conditions, rows))
                 continue
             for slot, view in opened:
@@ -149,20 +149,20 @@ def _opened(run: SlotRun, catalog: Catalog, slots: Sequence[SlotHandle]) -> Iter
             yield slot, open_handle(catalog, slot)
         except SlotMissing as error:
             if run.fail_on_gap:
-                hint = "slots are kept for named cursors" if slot.snapshot is None else OLD_SNAPSHOT
+                hint = "slots are kept for named cursors" if slot.snapshot is None else SNAPSHOT_HINT
                 raise SlotMissing(f"{error}; {run.reader} was to read it: {hint}") from None
 
 
 def _checked(catalog: Catalog, slot: SlotHandle, view: SlotView) -> SlotRows:
     with restated(BadSlotFile, SlotDamaged, f"{slot} ({catalog.location(slot)}): "):
         rows = SlotRows(view)
-    if not _ids_right(rows, [slot]):
-        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): its message ids are not those it says")
+    if not _ids_match(rows, [slot]):
+        raise SlotDamaged(f"{slot} ({catalog.location(slot)}): its message ids are not those of its seal")
     return rows
 
 
-def _ids_right(rows: SlotRows, slots: Sequence[SlotHandle]) -> bool:
-    """Return whether the ids rise within each slot, and are those of its handle."""
+def _ids_match(rows: SlotRows, slots: Sequence[SlotHandle]) -> bool:
+    """Return whether the ids rise within each slot and are within the bounds of its handle."""
     ids, file = rows.ids, rows.file
     firsts, ends = (np.array([getattr(slot, name) for slot in slots])[file] for name in ("first", "end"))
     rise = (np.diff(ids) > 0) | (np.diff(file) > 0)
@@ -183,9 +183,9 @@ def _rows(run: SlotRun, slot: SlotHandle, rows: SlotRows, schema: pa.Schema) -> 
             "failOnBadRows=false leaves them out"
         )
     chosen = chosen_rows(run.conditions, rows, [row.position for row in bad])
-    due = slot.count if chosen is None else len(chosen)
+    missing = slot.count if chosen is None else len(chosen)
     for batch in _batches(rows, schema, chosen):
-        due -= batch.num_rows
+        missing -= batch.num_rows
         yield batch
-    if due:
-        raise SlotDamaged(f"{slot}: {due} rows were not delivered")
+    if missing:
+        raise SlotDamaged(f"{slot}: {missing} rows were not delivered")

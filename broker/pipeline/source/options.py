@@ -36,10 +36,7 @@ WILDCARDS: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a source.
-
-    Shapes: taps are names or globs, None for all; queues are those to read by a snapshot. Either path or url is set.
-    """
+    """The options of a source. Shapes: `taps` are names or globs, None for all; `queues` are read by a snapshot."""
 
     path: str | None
     url: str | None
@@ -85,20 +82,17 @@ class SourceOptions:
         )
 
     def catalog(self) -> Catalog:
-        """Return the catalog. Raises: SourceRefused."""
         return open_catalog(self.path, self.url)
 
-    def takes(self, vhost: str, tap: str) -> bool:
-        """Return whether the slots of a tap are requested."""
+    def selects(self, vhost: str, tap: str) -> bool:
         return is_chosen(vhost, tap, self.vhost, self.taps)
 
     def conditions(self) -> list[Condition]:
-        """Return the conditions that the options define."""
         topic = () if self.topic is None else (Condition("routing_key", "topic", self.topic),)
         return [*self.begin.rows(">="), *self.end.rows("<"), *topic]
 
-    def wants(self) -> str:
-        """Return a description of the source, for texts."""
+    def description(self) -> str:
+        """Return a description of what is read, for error texts."""
         if self.queues:
             return f"queue {', '.join(map(repr, self.queues))} in vhost {self.vhost or '/'!r}"
         taps = "all taps" if self.taps is None else f"tap {', '.join(map(repr, self.taps))}"
@@ -124,11 +118,11 @@ def _names(given: GivenOptions, option: str) -> tuple[str, ...]:
     text = given.text(option)
     if text is None:
         return ()
-    if text.startswith("["):  # for names that contain a comma
+    if text.startswith("["):  # JSON, for names that contain a comma
         try:
             names = json.loads(text)
         except ValueError:
-            names = [text]  # a glob that begins with a set of characters
+            names = [text]  # not JSON but a glob, such as [ab]*
         if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
             raise SourceRefused(f"option {option}: {text!r} is not a list of names")
         return tuple(names)
@@ -139,7 +133,7 @@ def _names(given: GivenOptions, option: str) -> tuple[str, ...]:
 
 
 def given_options(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, str]:
-    """Return options of the source from values, of which names may be several; None and no names are not given."""
+    """Return options of the source: lists as JSON, and without the values that are None or an empty list."""
     return {
         name: value if isinstance(value, str) else json.dumps(list(value))
         for name, value in given.items()
@@ -148,7 +142,7 @@ def given_options(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, 
 
 
 def is_chosen(vhost: str, tap: str, in_vhost: str | None, names: Sequence[str] | None) -> bool:
-    """Return whether a tap is among names and globs, None for all, in a vhost, None for all."""
+    """Return whether a tap matches names and globs (None: any), and its vhost `in_vhost` (None: any)."""
     if in_vhost not in (None, vhost):
         return False
     return names is None or any(tap == name or fnmatchcase(tap, name) for name in names)
@@ -174,9 +168,9 @@ def _columns(text: str | None) -> tuple[str, ...]:
 
 
 def check_columns(names: Sequence[str], known: Sequence[str] = COLUMNS) -> None:
-    """Raise SourceRefused for a column that does not exist, or occurs twice."""
+    """Raise SourceRefused for an unknown or repeated column."""
     for name in names:
         if name not in known:
-            raise SourceRefused(f"there is no column {name!r}, but {', '.join(known)}")
+            raise SourceRefused(f"there is no column {name!r}; the columns are {', '.join(known)}")
         if names.count(name) > 1:
-            raise SourceRefused(f"column {name!r} comes twice")
+            raise SourceRefused(f"column {name!r} is named twice")

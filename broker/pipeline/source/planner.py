@@ -1,12 +1,12 @@
-"""Selects the slots and rows of a read, splits them into runs for tasks, and limits those of a trigger. Pure.
+"""Select the slots and rows of a read, split slots into runs for tasks, and limit what one trigger reads. Pure.
 
-`from` and `to` of the sources are positions; the message at `from` is included, the one at `to` excluded:
+The options `from` and `to` are positions; the message at `from` is included, the one at `to` is excluded:
 
-    earliest       the first slot that exists (for `from` only)
-    latest         the last seal: from there on, or up to there
-    seal:N         slots from, or before, that seal
-    id:N           messages from, or before, that message id of their queue
-    2026-11-20T08:00:00Z, 2026-11-20   messages taken from, or before, that time; UTC unless it says otherwise
+    earliest       the first existing slot (`from` only)
+    latest         the last seal
+    seal:N         the slot with that seal
+    id:N           the message with that id in its queue
+    2026-11-20T08:00:00Z, 2026-11-20   the first message accepted at or after that time, in UTC unless a zone is given
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from broker.pipeline.source.slot_rows import SlotRows
 from broker.routing.pattern import parse_pattern, split_words, words_match
 
 PARTITION_MAX_BYTES: Final = 64 << 20
-PARTITION_MIN_BYTES: Final = 4 << 20  # a smaller partition costs more than it saves
+PARTITION_MIN_BYTES: Final = 4 << 20  # splitting further costs more than it saves
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 COLUMN_OF: Final = {"seal": "seal", "id": "offset", "time": "ts"}
 NUMBER_MAX: Final = (1 << 63) - 1
@@ -31,10 +31,10 @@ NUMBER_MAX: Final = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One of several conditions, which must all hold.
+    """A condition on rows; all conditions of a read must hold.
 
-    Shapes: offset, seal or ts with >= or <, or routing_key with topic, whose value is a binding key.
-    Units: for ts, microseconds since 1970.
+    Shapes: `offset`, `seal` or `ts` with `>=` or `<`, or `routing_key` with `topic` and a binding key as the value.
+    Units: for `ts`, microseconds since 1970.
     """
 
     column: str
@@ -43,7 +43,7 @@ class Condition:
 
 
 def may_hold(condition: Condition, slot: SlotHandle) -> bool:
-    """Return whether a slot can have a row for which the condition holds."""
+    """Return whether the condition can hold for a row of a slot."""
     bounds = _bounds(condition.column, slot)
     if bounds is None:
         return True
@@ -63,7 +63,7 @@ def _bounds(column: str, slot: SlotHandle) -> tuple[int, int] | None:
 
 
 def chosen_rows(conditions: Sequence[Condition], slot: SlotRows, bad: Sequence[int] = ()) -> Any:
-    """Return the numbers of the rows for which all conditions hold, without the bad ones; None for all rows."""
+    """Return the numbers of the rows for which all conditions hold, without those in `bad`; None for all rows."""
     mask: Any = np.ones(len(slot.ids), bool)
     for condition in conditions:
         mask &= _mask(condition, slot)
@@ -85,25 +85,25 @@ def _mask(condition: Condition, slot: SlotRows) -> Any:
 
 
 def _matching(pattern: str, slot: SlotRows) -> Any:
-    keys = slot.routing_key().dictionary_encode()  # a distinct key is matched once
+    keys = slot.routing_key().dictionary_encode()  # match each distinct key once
     words = parse_pattern(pattern).words
     verdicts = [words_match(words, split_words(key)) for key in keys.dictionary.to_pylist()]
     return np.array(verdicts, bool)[keys.indices.to_numpy()]
 
 
 class BadPosition(ValueError):
-    """A text that is not a valid position; one line."""
+    """A text that is not a position; one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in the order of messages. Units: a time is in microseconds since 1970."""
+    """A position in the order of messages. Units: a time is in microseconds since 1970."""
 
     kind: str
     value: int = 0
 
     def rows(self, operator: str) -> tuple[Condition, ...]:
-        """Return the condition on the rows of a read that begins here, by >=, or that ends here, by <."""
+        """Return the condition on the rows of a read from here on (`>=`), or up to here (`<`)."""
         return (Condition(COLUMN_OF[self.kind], operator, self.value),) if self.kind in COLUMN_OF else ()
 
 
@@ -134,7 +134,7 @@ def read_position(text: str) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The maximum amount of one trigger; None for no limit."""
+    """The limits of one trigger; None for no limit."""
 
     slots: int | None = None
     rows: int | None = None
@@ -142,14 +142,14 @@ class BatchLimits:
 
 
 def wanted(slots: Iterable[SlotHandle], conditions: Sequence[Condition]) -> Iterator[SlotHandle]:
-    """Yield the slots that can have a row for which all conditions hold."""
+    """Yield the slots that may have a row for which all conditions hold."""
     return (slot for slot in slots if slot.count and all(may_hold(condition, slot) for condition in conditions))
 
 
 def groups(slots: Iterable[SlotHandle], limits: BatchLimits) -> Iterator[list[SlotHandle]]:
-    """Yield consecutive slots, in their order, as groups within the limits; a slot beyond them is a group of its own.
+    """Yield consecutive slots in groups within the limits; a slot that exceeds them is a group of its own.
 
-    Cost: a group is known once the slot after it is.
+    A group is yielded once the slot after it is known.
     """
     group: list[SlotHandle] = []
     rows = size = 0
@@ -172,15 +172,15 @@ def groups(slots: Iterable[SlotHandle], limits: BatchLimits) -> Iterator[list[Sl
 def runs(
     slots: Sequence[SlotHandle], tasks: int = 1, partition_max_bytes: int = PARTITION_MAX_BYTES
 ) -> list[list[SlotHandle]]:
-    """Split the slots into consecutive runs, in their order.
+    """Split slots into consecutive runs.
 
-    Shapes: a run has at least one slot, and further ones up to an even share for each of `tasks`, or up to the maximum,
-        whichever is less; shares are never smaller than 4 MiB.
+    Shapes: a run is as large as an even share for each of `tasks`, but at least 4 MiB and at most the maximum; a larger
+        slot is a run of its own.
     """
     share = sum(slot.bytes for slot in slots) // max(tasks, 1) + 1
     return list(groups(slots, BatchLimits(bytes=min(partition_max_bytes, max(share, PARTITION_MIN_BYTES)))))
 
 
 def admitted(slots: Iterable[SlotHandle], limits: BatchLimits) -> list[SlotHandle]:
-    """Return the first whole slots within the limits; at least one, so that a stream makes progress."""
+    """Return the first slots that fit the limits, but at least one, so that a stream makes progress."""
     return next(groups(slots, limits), [])

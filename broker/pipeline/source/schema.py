@@ -1,6 +1,6 @@
-"""The columns of a message row, version 2, of a slot row and of an unreadable record, in the sources and in the lake.
+"""The columns of a message row (version 2), a slot row and an unreadable record, in the sources and in the lake.
 
-Columns are only ever added, and all are nullable: in a file of an earlier version the new ones read as null.
+Columns are only ever added, and all are nullable: the columns that an older file lacks are read as null.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ INSTANT: Final = pa.timestamp("us", tz="UTC")
 ARROW_SCHEMA: Final = pa.schema(
     [
         ("vhost", pa.string()),
-        ("queue", pa.string()),  # for a tap its name, without the prefix of its queue
+        ("queue", pa.string()),  # the tap's name, without the prefix of its queue
         ("slot", pa.int64()),  # the first message id of the slot
         ("seal", pa.int64()),  # 0 in a snapshot
         ("offset", pa.int64()),  # the message id
-        ("ts", INSTANT),  # when the queue accepted it, in milliseconds
+        ("ts", INSTANT),  # when the queue accepted the message, in whole milliseconds
         ("exchange", pa.string()),
         ("routing_key", pa.string()),
         ("redelivered", pa.bool_()),
-        ("priority", pa.int16()),  # an octet, which exceeds a signed byte
+        ("priority", pa.int16()),  # an unsigned octet, too large for a signed byte
         ("delivery_mode", pa.int16()),
         ("content_type", pa.string()),
         ("content_encoding", pa.string()),
@@ -34,12 +34,12 @@ ARROW_SCHEMA: Final = pa.schema(
         ("type", pa.string()),
         ("user_id", pa.string()),
         ("app_id", pa.string()),
-        ("app_ts", INSTANT),  # AMQP's timestamp property, in seconds
+        ("app_ts", INSTANT),  # AMQP's timestamp property, in whole seconds
         ("headers", pa.string()),  # see header_json
         ("properties_raw", pa.binary()),  # the content header from the property flags on
         ("body", pa.binary()),
-        ("store", pa.string()),  # of the data folder
-        ("incarnation", pa.string()),  # of the start of the broker that wrote the slot
+        ("store", pa.string()),  # the id of the data folder
+        ("incarnation", pa.string()),  # the id of the broker's start during which the slot was written
     ]
 )
 
@@ -61,7 +61,7 @@ SLOTS_ARROW_SCHEMA: Final = pa.schema(
         ("crc", pa.int64()),
         ("store", pa.string()),
         ("path", pa.string()),  # of the slot file, or its URL without a password
-        ("incarnation", pa.string()),  # of the start of the broker that wrote it
+        ("incarnation", pa.string()),
     ]
 )
 
@@ -72,14 +72,14 @@ BAD_SCHEMA: Final = pa.schema(
         ("queue", pa.string()),
         ("slot", pa.int64()),
         ("seal", pa.int64()),
-        ("row", pa.int64()),  # its number in the slot, from 0 on; null for a whole slot
-        ("offset", pa.int64()),  # the message id; for a whole slot its first message id
+        ("row", pa.int64()),  # the row's number in the slot, from 0; null for a whole slot
+        ("offset", pa.int64()),  # the message id; for a whole slot the first one
         ("rows", pa.int64()),  # the number of messages that the record covers
         ("ts", INSTANT),
         ("reason", pa.string()),
-        ("raw", pa.binary()),  # 1 MiB at most; null for a whole slot
-        ("query", pa.string()),  # the archive that found it
-        ("incarnation", pa.string()),  # of the start of the broker that wrote the slot
+        ("raw", pa.binary()),  # at most 1 MiB; null for a whole slot
+        ("query", pa.string()),  # the archive that found the record
+        ("incarnation", pa.string()),
     ]
 )
 
@@ -95,5 +95,5 @@ _SPARK_TYPES: Final = {
 
 
 def ddl_of(schema: pa.Schema, columns: Sequence[str] = ()) -> str:
-    """Return columns of a schema, or all of them, as Spark writes them."""
+    """Return columns of a schema, or all of them, as Spark's DDL."""
     return ", ".join(f"`{name}` {_SPARK_TYPES[schema.field(name).type]}" for name in columns or schema.names)

@@ -1,9 +1,9 @@
-"""Reads slots as they are sealed: the stream of both formats, and its offset, as Spark stores it in the checkpoint.
+"""Read slots as they are sealed: the stream of both formats, and its offset, which Spark stores in the checkpoint.
 
-{"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   it has passed that seal
+{"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   everything up to seal n was read
 "incarnation"  the start of the broker that wrote the seal
-"slots": k    the number of slots between the previous offset and this one: the slots of the batch that ends here
-"gaps": n     gaps up to that seal existed when the stream began, and are not loss of the stream
+"slots": k     the number of slots in the batch that ends at this offset
+"gaps": n      gaps up to seal n existed when the stream began, so they are no loss of the stream
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from broker.pipeline.faults import SlotGap, SourceRefused, said_plainly
+from broker.pipeline.faults import SlotGap, SourceRefused, without_worker_trace
 from broker.pipeline.source.options import TRIGGER_MAX_BYTES
 from broker.pipeline.source.planner import BatchLimits, admitted
 from broker.pipeline.source.slot_handle import SlotHandle
@@ -30,13 +30,13 @@ from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import SealView
 
 VERSION: Final = 2
-NO_LIMITS = BatchLimits()
-Rows = Callable[[InputPartition], Iterator[pa.RecordBatch]]
+UNLIMITED = BatchLimits()
+RowReader = Callable[[InputPartition], Iterator[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """One offset."""
+    """An offset of a stream."""
 
     store: str
     seal: int
@@ -50,7 +50,6 @@ class StreamOffset:
         return cls(view.store, seal, slots, gaps, view.starts.of(seal))
 
     def to_json(self) -> dict[str, Any]:
-        """Return the offset in its checkpoint form."""
         found = {"v": VERSION, "store": self.store, "seal": self.seal, "incarnation": self.incarnation}
         if self.slots is not None:
             found["slots"] = self.slots
@@ -82,7 +81,7 @@ class StreamOffset:
             raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {dict(found)!r}") from None
 
     def check(self, view: SealView, address: str) -> None:
-        """Raise SourceRefused for an offset in another store, or in another history of this one."""
+        """Raise SourceRefused if the offset is of another store, or of another history of this store."""
         if self.store != view.store:
             raise SourceRefused(
                 f"the checkpoint belongs to store {self.store}, but {address} has store {view.store}: "
@@ -93,7 +92,7 @@ class StreamOffset:
 
 
 def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
-    """Return why a reader cannot resume after a seal that is in no history of this store."""
+    """Return why a reader cannot resume after a seal that is not in this history of the store."""
     found = f"has sealed {view.last_seal} only" if seal > view.last_seal else "has another slot under that number"
     return (
         f"{reader} is at seal {seal}, but {address} {found}: was an older copy of the data folder put back? "
@@ -103,40 +102,40 @@ def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
 
 
 class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream whose offset is the store's seal sequence.
+    """A stream of slots in the order of their seals.
 
-    Spark keeps one of these for the life of a query and pickles another into tasks: tasks see only pickled fields.
-    commit() releases nothing: Spark does not call it for the last batch. A reader that follows the stream with a cursor
-    reads the checkpoint or listens to the query's progress.
+    Spark has one instance for the life of a query, and pickles another into tasks, where only the pickled fields exist.
+    commit() releases nothing, because Spark does not call it for the last batch: a reader that releases slots with a
+    cursor reads the checkpoint or listens to the query's progress.
     """
 
-    def __init__(self, options: Mapping[str, str], rows: Rows | None = None) -> None:
-        """Shapes: `rows` yields the rows of a run of slots; without it the stream only plans."""
+    def __init__(self, options: Mapping[str, str], rows: RowReader | None = None) -> None:
+        """Shapes: `rows` is a function that yields the rows of a run of slots; without it, the stream can only plan."""
         self._options = dict(options)
         self._rows = rows
-        self._opened: SlotSource | None = None
-        self._target: int | None = None  # of a query that ends with the current seals
+        self._slot_source: SlotSource | None = None
+        self._target: int | None = None  # the last seal of a query that reads only the current slots
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_opened": None}
+        return {**self.__dict__, "_slot_source": None}
 
     @property
     def _source(self) -> SlotSource:
-        if self._opened is None:
+        if self._slot_source is None:
             source = SlotSource(self._options)
             if source.options.queues:
                 raise SourceRefused(
-                    f"{source.options.wants()} cannot be followed: a stream reads a tap (slotmq tap add), "
+                    f"{source.options.description()} cannot be followed: a stream reads a tap (slotmq tap add), "
                     "a queue is read once, by a snapshot"
                 )
-            self._opened = source
-        return self._opened
+            self._slot_source = source
+        return self._slot_source
 
     # ---- offsets
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the offset where a new stream begins. Raises: SlotGap, SourceRefused."""
-        with said_plainly():
+        """Return the offset at which a new stream begins. Raises: SlotGap, SourceRefused."""
+        with without_worker_trace():
             source = self._source
             view = source.catalog.view()
             source.check_taps(view)
@@ -144,41 +143,41 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin.kind == "seal":
                 return StreamOffset.at(view, max(begin.value - 1, 0)).to_json()
             if source.options.fail_on_gap:
-                refuse_gaps(lost_since(view, begin, source.options.takes), self._named())
+                refuse_gaps(lost_since(view, begin, source.options.selects), self._description())
             first = None if begin.kind == "latest" else next(source.after(view, 0), None)
             seal = view.last_seal if first is None else first.seal - 1
-            gone = max((gap.seal for gap in self._lost(view, seal)), default=0)
-            return StreamOffset.at(view, seal, gaps=gone).to_json()
+            lost_seal = max((gap.seal for gap in self._lost(view, seal)), default=0)
+            return StreamOffset.at(view, seal, gaps=lost_seal).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch; `start` when there is nothing new. Raises: SlotGap, SourceRefused."""
-        with said_plainly():
+        """Return the end of the next batch, `start` if nothing is new. Raises: SlotGap, SourceRefused."""
+        with without_worker_trace():
             source = self._source
             begin, view = self._checked(start)
-            limits = NO_LIMITS if isinstance(limit, ReadAllAvailable) else source.options.limits
-            taken = admitted(source.after(view, begin.seal, self._target), limits)
-            if not taken:
+            limits = UNLIMITED if isinstance(limit, ReadAllAvailable) else source.options.limits
+            slots = admitted(source.after(view, begin.seal, self._target), limits)
+            if not slots:
                 return start
             if source.options.fail_on_gap:
                 lost = [gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps]
-                refuse_gaps(lost, self._named(begin.seal))
-            source.catalog.note_read({(slot.vhost, slot.queue) for slot in taken})
-            return StreamOffset.at(view, taken[-1].seal, len(taken), begin.gaps).to_json()
+                refuse_gaps(lost, self._description(begin.seal))
+            source.catalog.note_read({(slot.vhost, slot.queue) for slot in slots})
+            return StreamOffset.at(view, slots[-1].seal, len(slots), begin.gaps).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the limit that always exists for all: Spark supports one at a time, latestOffset() checks each."""
-        with said_plainly():
+        """Return the one limit that always exists. Spark supports a single limit, so latestOffset() checks them all."""
+        with without_worker_trace():
             return ReadMaxBytes(self._source.options.limits.bytes or TRIGGER_MAX_BYTES)
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """Return the last seal, for the query's progress."""
-        with said_plainly():
+        """Return the offset of the last seal, for the query's progress."""
+        with without_worker_trace():
             view = self._source.catalog.view()
             return StreamOffset.at(view, view.last_seal).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Fix the seal where a query that reads only the current slots ends."""
-        with said_plainly():
+        """Set the seal at which a query that reads only the current slots ends."""
+        with without_worker_trace():
             source = self._source
             if source.options.seal_now:
                 source.seal_now()
@@ -189,47 +188,47 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the slots between two offsets, split into tasks. Raises: SlotGap, SourceRefused.
 
-        Invariant: a batch that is planned again after a restart has the same slots, or is refused.
+        Invariant: a batch that is planned again after a restart has the same slots as before, or is refused.
         """
-        with said_plainly():
+        with without_worker_trace():
             source = self._source
             begin, view = self._checked(start)
             last = self._checked(end)[0]
             slots = list(source.after(view, begin.seal, last.seal))
             if source.options.fail_on_gap:
                 self._check_batch(view, begin, last, slots)
-            return source.tasks(slots, self._named(begin.seal))
+            return source.tasks(slots, self._description(begin.seal))
 
     def _check_batch(self, view: SealView, begin: StreamOffset, last: StreamOffset, slots: list[SlotHandle]) -> None:
         if last.slots is None or last.slots == len(slots) or last.seal == begin.seal:
             return
-        said = f"the batch up to seal {last.seal} had {last.slots} slots when it was planned, and has {len(slots)} now"
+        change = (
+            f"the batch up to seal {last.seal} had {last.slots} slots when it was planned, and has {len(slots)} now"
+        )
         lost = [gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps]
         if lost:
-            raise SlotGap(f"messages are gone: {gap_text(lost)}; {said}; failOnGap=false goes on without them")
-        raise SourceRefused(f"{said}: options of a stream that has a checkpoint stay as they were")
+            raise SlotGap(f"messages are lost: {gap_text(lost)}; {change}; failOnGap=false continues without them")
+        raise SourceRefused(f"{change}: the options of a stream with a checkpoint must not change")
 
     def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:
-        """Return the parsed offset, and the view. Raises: SourceRefused for an offset outside this history."""
+        """Return the parsed offset and the current view. Raises: SourceRefused for an offset of another history."""
         found = StreamOffset.from_json(offset)
         view = self._source.catalog.view()
         found.check(view, self._source.catalog.address)
         return found, view
 
     def _lost(self, view: SealView, after: int) -> list[Gap]:
-        takes = self._source.options.takes
-        return [gap for gap in view.lost(after) if takes(gap.vhost, gap.queue)]
+        selects = self._source.options.selects
+        return [gap for gap in view.lost(after) if selects(gap.vhost, gap.queue)]
 
-    def _named(self, seal: int | None = None) -> str:
-        wants = self._source.options.wants()
-        return f"a stream of {wants}" if seal is None else f"a stream of {wants} after seal {seal}"
+    def _description(self, seal: int | None = None) -> str:
+        description = self._source.options.description()
+        return f"a stream of {description}" if seal is None else f"a stream of {description} after seal {seal}"
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of one run."""
         assert self._rows is not None
         return self._rows(partition)
 
     def stop(self) -> None:
-        """Close the catalog."""
-        if self._opened is not None:
-            self._opened.catalog.close()
+        if self._slot_source is not None:
+            self._slot_source.catalog.close()

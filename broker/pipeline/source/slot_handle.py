@@ -1,4 +1,4 @@
-"""The handle of a slot file that a reader can fetch: from a seal, or from a snapshot."""
+"""The handle of a slot file that can be fetched: a sealed one, or one of a snapshot."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from broker.slot_files.slot_file import SlotMeta
 
 @dataclass(frozen=True, slots=True)
 class SlotHandle:
-    """The known facts of a slot file before it is fetched. It is pickled into tasks.
+    """What is known about a slot file before it is fetched. It is pickled into tasks.
 
-    Shapes: the fields of `Seal`, and the store; for a snapshot's file the seal is 0, `snapshot` identifies the
-        snapshot, and the timestamps are None: only the file itself has them.
+    Shapes: the fields of `Seal`, and the store. For a file of a snapshot, the seal is 0, `snapshot` has the snapshot's
+        id and the file's number, and the timestamps are None, because only the file itself has them.
     """
 
     store: str
@@ -35,12 +35,11 @@ class SlotHandle:
 
     @classmethod
     def of(cls, store: str, seal: Seal) -> Self:
-        """Return the handle of a sealed slot, without the clock skew of the broker, which readers do not need."""
         return cls(store, **{name: getattr(seal, name) for name in Seal.__slots__ if name in cls.__slots__})
 
     @classmethod
     def of_snapshot(cls, answer: Mapping[str, Any], vhost: str, queue: str) -> list[Self]:
-        """Return the handles of the files that the broker lists after it made a snapshot of a queue."""
+        """Return the handles of a snapshot's files, from the broker's answer."""
         taken = answer["id"]
         return [
             cls(
@@ -56,7 +55,7 @@ class SlotHandle:
         return f"slot {self.snapshot[1]} of the snapshot of queue {self.queue!r} in vhost {self.vhost!r}"
 
     def differs_from(self, meta: SlotMeta) -> str:
-        """Describe the difference between a file and its handle, empty if there is none."""
+        """Describe the first difference between a file and its handle, "" if there is none."""
         for name in ("store", "seal", "vhost", "queue", "first", "end", "count"):
             meant, found = getattr(self, name), getattr(meta, name)
             if meant != found:

@@ -1,4 +1,4 @@
-"""The rows of a slot file as Arrow arrays, built from the places of their parts, and the unreadable rows."""
+"""The rows of a slot file as Arrow arrays, built from the offsets of their parts, and the unreadable rows."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from broker.slot_files.slot_view import STEP_BYTES, SlotView
 
 VIEW: Final = np.dtype([("length", "<i4"), ("octets", "V12")])
 INLINE_MAX: Final = 12
-Places = Any  # numpy arrays, which mypy cannot check
+Places = Any  # a numpy array of offsets; mypy cannot check its type
 Mask = Any
-PAGES_OUT: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None)
+MADV_DONTNEED: Final[int | None] = getattr(mmap, "MADV_DONTNEED", None)
 RAW_MAX_BYTES: Final = 1 << 20
 APP_TS_MAX_S: Final = 253_402_300_799  # the end of year 9999
 INDEX: Final = np.dtype(
@@ -32,27 +32,27 @@ INDEX: Final = np.dtype(
         "itemsize": 40,
     }
 )
-Pick = Any  # some of the rows: a slice, or an array of their numbers
+Pick = Any  # a selection of rows: a slice, or an array of row numbers
 ALL: Final = slice(None)
 FLAGS_BYTES: Final = 2
 LENGTH_BYTES: Final = 4
 
 
-class Found(NamedTuple):
-    """The places of one property. Shapes: arrays over all rows; for a text, the octets after its length."""
+class PropertyPlaces(NamedTuple):
+    """Where one property is. Shapes: arrays over all rows; for a text, the octets after its length."""
 
     present: Any
     starts: Any
     lengths: Any
 
 
-class PropertyPlaces:
-    """The places of all properties of the messages of a slot.
+class HeaderPlaces:
+    """Where the properties of a slot's messages are.
 
-    The flags of a content header define which properties it has, and in which order (AMQP 0-9-1 section 4.2.6.1). So
-    one pass over all headers finds the place of each property in each of them, and only requested ones are decoded.
-    Shapes: octets is the slot file as numbers; starts and lengths say where each content header is.
-    Invariant: no place is outside its header, for any octets; `malformed` marks headers that exceed their length.
+    The flags of a content header define which properties follow and in which order (AMQP 0-9-1 section 4.2.6.1). One
+    pass over all headers therefore finds every property, and only the requested ones are decoded.
+    Shapes: `octets` is the slot file as numbers; `starts` and `lengths` say where each content header is.
+    Invariant: no place is outside its header, whatever the octets are; `malformed` marks headers that do not fit.
     """
 
     def __init__(self, octets: Any, starts: Any, lengths: Any) -> None:
@@ -64,7 +64,7 @@ class PropertyPlaces:
         at = np.minimum(at + FLAGS_BYTES, limit)
         malformed = short | ((flags & UNKNOWN_FLAGS) != 0)
         any_flags = int(np.bitwise_or.reduce(flags)) if len(flags) else 0
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, PropertyPlaces] = {}
         for flag, name, kind in KINDS:
             if not any_flags & flag:
                 continue
@@ -74,17 +74,17 @@ class PropertyPlaces:
             malformed |= present & (end > limit)
             end = np.minimum(end, limit)
             start = np.minimum(start, end)
-            self._found[name] = Found(present, start, end - start)
+            self._found[name] = PropertyPlaces(present, start, end - start)
             at = np.where(present, end, at)
         self.malformed = malformed | (at != limit)
 
-    def found(self, name: str) -> Found | None:
-        """Return the places of a property, by its name in pamqp; None if no message has it."""
+    def found(self, name: str) -> PropertyPlaces | None:
+        """Return the places of a property, by its pamqp name; None if no message has it."""
         return self._found.get(name)
 
 
 def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
-    """Return the start of each value, if it exists, and its stated length."""
+    """Return where each value starts, provided that it exists, and its stated length."""
     if kind == "shortstr":
         return at + 1, octets[np.minimum(at, limit)].astype(np.int64)
     if kind == "table":
@@ -93,7 +93,7 @@ def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
 
 
 def number_at(octets: Any, at: Any, width: int) -> Any:
-    """Return the big-endian numbers of `width` octets at these places; one of 8 octets may wrap around."""
+    """Return the big-endian numbers of `width` octets at these places; numbers of 8 octets may wrap around."""
     number = octets[at].astype(np.int64)
     for octet in range(1, width):
         number = (number << 8) | octets[at + octet]
@@ -101,16 +101,16 @@ def number_at(octets: Any, at: Any, width: int) -> Any:
 
 
 class Gather:
-    """Pick from one buffer.
+    """Gathers values from one buffer.
 
-    Shapes: starts and lengths are arrays of one length, with places within the buffer, at least 12 bytes before its
-        end; present marks the existing values, None for all.
+    Shapes: `starts` and `lengths` are arrays of equal length, with places at least 12 bytes before the end of the
+        buffer; `present` marks the existing values, None for all.
     """
 
     def __init__(self, buffer: memoryview) -> None:
         self._buffer = pa.py_buffer(buffer)
-        # The 12 bytes from each place on: the content of an inline view, and the prefix of a longer one.
-        self._twelves = np.ndarray(shape=(len(buffer) - 11,), dtype="V12", buffer=buffer, strides=(1,))
+        # The 12 bytes at each offset: the whole value if the view is inline, or its prefix.
+        self._prefixes = np.ndarray(shape=(len(buffer) - 11,), dtype="V12", buffer=buffer, strides=(1,))
 
     def octets(self, starts: Places, lengths: Places, present: Mask = None) -> pa.BinaryArray:
         """Return the values. Cost: a copy of their bytes."""
@@ -118,7 +118,7 @@ class Gather:
             starts, lengths = np.where(present, starts, 0), np.where(present, lengths, 0)
         views: Any = np.empty(len(starts), VIEW)
         views["length"] = lengths
-        views["octets"] = self._twelves[starts]
+        views["octets"] = self._prefixes[starts]
         words: Any = views.view("<i4").reshape(-1, 4)
         long = lengths > INLINE_MAX
         if long.all():
@@ -132,7 +132,7 @@ class Gather:
         return array.cast(pa.binary())
 
     def text(self, starts: Places, lengths: Places, present: Mask = None) -> pa.StringArray:
-        """Return the values as text; octets that are not UTF-8 become replacement characters, as in the logs."""
+        """Return the values as text; octets that are not UTF-8 become replacement characters."""
         octets = self.octets(starts, lengths, present)
         try:
             return octets.cast(pa.string())
@@ -145,7 +145,7 @@ class Gather:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """An unreadable row. Shapes: position is its number among the rows, from 0 on; raw is cut at 1 MiB."""
+    """An unreadable row. Shapes: `position` is its row number, from 0; `raw` is cut at 1 MiB."""
 
     position: int
     reason: str
@@ -153,13 +153,13 @@ class BadRow:
 
 
 class SlotRows:
-    """The rows of a slot file, or of several small ones, which are decoded together.
+    """The rows of a slot file, or of several small ones that are decoded together.
 
-    Shapes: metas has the meta of each file, and file the number of each row's file; ids, ts_ms, sizes and redelivered
-        are arrays over all rows; a pick returns an Arrow array of these.
-    Units: sizes in bytes, of header and body.
-    Raises: BadSlotFile when an index points outside its rows.
-    Cost: several files are copied.
+    Shapes: `metas` has the meta of each file, and `file` each row's index there; `ids`, `ts_ms`, `sizes` and
+        `redelivered` are arrays over all rows; the methods return Arrow arrays of the picked rows.
+    Units: sizes in bytes, of header and body together.
+    Raises: BadSlotFile if an index points outside its rows.
+    Cost: the contents of several files are copied.
     """
 
     def __init__(self, *views: SlotView) -> None:
@@ -191,16 +191,15 @@ class SlotRows:
         self._end = self._body_at + self._body_len
         self._gather = Gather(self._buffer)
         self._octets = np.frombuffer(self._buffer, np.uint8)
-        self._json: dict[bytes, str | None] = {}  # a headers table as JSON, None for an invalid table
+        self._json: dict[bytes, str | None] = {}  # headers table -> JSON, None if it is invalid
 
     @cached_property
-    def _places(self) -> PropertyPlaces:
-        return PropertyPlaces(self._octets, self._header_at, self._header_len)
+    def _places(self) -> HeaderPlaces:
+        return HeaderPlaces(self._octets, self._header_at, self._header_len)
 
     # ---- parts
 
     def meta(self, of: Callable[[SlotMeta], Any], kind: pa.DataType, pick: Pick = ALL) -> pa.Array:
-        """Return a value of the meta of each row's file."""
         return pa.array([of(meta) for meta in self.metas], kind).take(pa.array(self.file[pick]))
 
     def exchange(self, pick: Pick = ALL) -> pa.StringArray:
@@ -213,37 +212,34 @@ class SlotRows:
         return self._gather.octets(self._body_at[pick], self._body_len[pick])
 
     def properties_raw(self, pick: Pick = ALL) -> pa.BinaryArray:
-        """Return the content headers from the property flags on."""
+        """Return the content headers from their property flags on."""
         lengths = np.maximum(self._header_len[pick] - PROPERTIES_AT, 0)
         return self._gather.octets(self._body_at[pick] - lengths, lengths)
 
     def text(self, name: str, pick: Pick = ALL) -> pa.StringArray | None:
-        """Return a property that is a short string, by its name in pamqp; None if no row has it."""
+        """Return a short-string property, by its pamqp name; None if no row has it."""
         found = self._places.found(name)
         return found and self._gather.text(found.starts[pick], found.lengths[pick], found.present[pick])
 
     def octet(self, name: str, pick: Pick = ALL) -> pa.Int16Array | None:
-        """Return a property that is an octet; None if no row has it."""
+        """Return an octet property; None if no row has it."""
         found = self._places.found(name)
         if found is None:
             return None
         return pa.array(self._octets[found.starts[pick]].astype(np.int16), mask=~found.present[pick])
 
     def app_ts(self, pick: Pick = ALL) -> pa.TimestampArray | None:
-        """Return the timestamp property, null beyond the calendar; None if no row has it."""
+        """Return the timestamp property, null after the year 9999; None if no row has it."""
         found = self._places.found("timestamp")
         if found is None:
             return None
         seconds = number_at(self._octets, found.starts[pick], 8)
-        # 64-bit unsigned: large numbers have wrapped around.
+        # The values are unsigned, so large ones have become negative.
         absent = ~found.present[pick] | (seconds < 0) | (seconds > APP_TS_MAX_S)
         return pa.array(np.where(absent, 0, seconds) * 1_000_000, pa.int64(), mask=absent)
 
     def headers(self, pick: Pick = ALL) -> pa.StringArray | None:
-        """Return the headers as JSON, null for an invalid table; None if no row has any.
-
-        Cost: a distinct table is decoded once for the slot.
-        """
+        """Return the headers as JSON, null for an invalid table; None if no row has any. Cost: distinct tables once."""
         found = self._places.found("headers")
         if found is None:
             return None
@@ -261,18 +257,18 @@ class SlotRows:
         return known[table]
 
     def page_out(self) -> None:
-        """Take large mapped files out of this process's resident memory; their pages return when they are used."""
+        """Release the resident pages of large mapped files; they are read again when they are used."""
         for view in self._views:
             mapped = view.buffer.obj
-            if isinstance(mapped, mmap.mmap) and len(mapped) > STEP_BYTES and PAGES_OUT is not None:
-                mapped.madvise(PAGES_OUT)
+            if isinstance(mapped, mmap.mmap) and len(mapped) > STEP_BYTES and MADV_DONTNEED is not None:
+                mapped.madvise(MADV_DONTNEED)
 
     # ---- unreadable rows
 
     def bad(self, *, headers: bool = True) -> list[BadRow]:
-        """Return the rows whose bytes are damaged, and those whose properties cannot be decoded.
+        """Return the rows with a wrong checksum, and those whose properties cannot be decoded.
 
-        Shapes: without `headers` their tables are not checked.
+        Shapes: without `headers`, headers tables are not checked.
         """
         firsts = np.cumsum([0, *(view.rows for view in self._views)])
         damaged = [
@@ -283,11 +279,11 @@ class SlotRows:
         reasons = dict.fromkeys(damaged, "its checksum is wrong")
         for position in np.flatnonzero(self._places.malformed).tolist():
             reasons.setdefault(position, "its properties cannot be decoded")
-        for position in self._without_table() if headers else ():
+        for position in self._invalid_tables() if headers else ():
             reasons.setdefault(position, "its headers cannot be decoded")
         return [BadRow(position, reasons[position], self._raw(position)) for position in sorted(reasons)]
 
-    def _without_table(self) -> list[int]:
+    def _invalid_tables(self) -> list[int]:
         found, texts = self._places.found("headers"), self.headers()
         if found is None or texts is None:
             return []
@@ -300,9 +296,9 @@ class SlotRows:
 
 
 def joined_rows(views: Sequence[SlotView], *, headers: bool = True) -> SlotRows | None:
-    """Return the rows of several small slot files; None for one file, or if one has unreadable rows.
+    """Return the rows of several slot files; None for fewer than two, or if any row is unreadable.
 
-    Each file is then read separately, so that errors name it.
+    The caller then reads the files one by one, so that errors name the file.
     """
     if len(views) < 2:
         return None

@@ -1,4 +1,4 @@
-"""The slots that the options select, in runs for tasks, and their gaps: the base of both formats."""
+"""The slots that the options select, split into runs for tasks, and the gaps between them: shared by both formats."""
 
 from __future__ import annotations
 
@@ -16,37 +16,37 @@ from broker.pipeline.source.slot_handle import SlotHandle
 from broker.slot_files.seal_log import Gap, QueueKey, Seal
 from broker.slot_files.seal_view import SealView
 
-Takes = Callable[[str, str], bool]  # vhost and tap
+TapFilter = Callable[[str, str], bool]  # vhost and tap
 
 
-def lost_since(view: SealView, begin: Position, takes: Takes) -> list[Gap]:
-    """Return the gaps of a reader that begins at a position, as far as the log shows them; ideally [].
+def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]:
+    """Return the gaps of a reader that begins at a position, as far as the seal log shows them.
 
-    Of a lost slot only the seal may be known. It counts as a gap unless the existing slots show that it came before.
+    Only the seal of a lost slot may be known. It counts as a gap, unless the existing slots show that it was before the
+    position.
     """
     if begin.kind in ("earliest", "latest"):
         return []
     if begin.kind == "seal":
-        return [gap for gap in view.lost(begin.value - 1) if takes(gap.vhost, gap.queue)]
+        return [gap for gap in view.lost(begin.value - 1) if selects(gap.vhost, gap.queue)]
     lost: list[Gap] = []
     for key, released in list(view.released.items()):
-        if takes(released.vhost, released.queue) and _begins_after(_first(view, key), begin):
+        if selects(released.vhost, released.queue) and _begins_after(_first(view, key), begin):
             known = [gap for gap in view.gaps if gap.key == key and _reaches(gap, begin)]
             lost += known or [released.gap()]
     for gap in view.gaps:
         first = _first(view, gap.key)
-        if takes(gap.vhost, gap.queue) and first is not None and gap.seal > first.seal and _reaches(gap, begin):
-            lost.append(gap)  # between existing slots: a missing or damaged file
+        if selects(gap.vhost, gap.queue) and first is not None and gap.seal > first.seal and _reaches(gap, begin):
+            lost.append(gap)  # a missing or damaged file among existing slots
     return sorted(lost, key=lambda gap: gap.seal)
 
 
 def _first(view: SealView, key: QueueKey) -> Seal | None:
-    there = view.of_queue(key)
-    return there[0] if there else None
+    slots = view.of_queue(key)
+    return slots[0] if slots else None
 
 
 def _begins_after(first: Seal | None, begin: Position) -> bool:
-    """Return whether the existing slots begin after the start of the read."""
     if first is None:
         return True
     return first.first > begin.value if begin.kind == "id" else first.first_ts_ms * 1000 > begin.value
@@ -61,34 +61,34 @@ def gap_text(gaps: Sequence[Gap]) -> str:
     first = gaps[0]
     tap = f"tap {first.queue!r} in vhost {first.vhost!r}"
     if first.reason == "released":
-        said = f"the slots of {tap} up to seal {first.seal} were released"
+        text = f"the slots of {tap} up to seal {first.seal} were released"
     else:
-        said = f"slot {first.seal} of {tap} with {first.count:,} messages went before it was read ({first.reason})"
-    return said if len(gaps) == 1 else f"{said}, and {len(gaps) - 1} more gaps"
+        text = f"slot {first.seal} of {tap} with {first.count:,} messages was lost unread ({first.reason})"
+    return text if len(gaps) == 1 else f"{text}, and {len(gaps) - 1} more gaps"
 
 
 def refuse_gaps(gaps: Sequence[Gap], where: str) -> None:
-    """Raise SlotGap if there are gaps. Shapes: `where` names the reader that lost the messages."""
+    """Raise SlotGap if there are gaps. Shapes: `where` describes the reader."""
     if gaps:
-        raise SlotGap(f"messages are gone: {gap_text(gaps)}; {where}; failOnGap=false goes on without them")
+        raise SlotGap(f"messages are lost: {gap_text(gaps)}; {where}; failOnGap=false continues without them")
 
 
 class SlotSource:
-    """The slots of one broker that the options select. It lives in one process, because its catalog is open."""
+    """The slots of one broker that the options select. It stays in one process, because its catalog is open."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the arguments. Raises: SourceRefused."""
+        """Check the options. Raises: SourceRefused."""
         self.options = SourceOptions.read(options)
         self.conditions = self.options.conditions()
         self.catalog: Catalog = self.options.catalog()
 
     def after(self, view: SealView, seal: int, up_to: int | None = None) -> Iterator[SlotHandle]:
-        """Yield the slots after a seal that can have a wanted row."""
-        takes, store = self.options.takes, view.store
+        """Yield the slots after a seal that may contain selected rows."""
+        selects, store = self.options.selects, view.store
         found = (
             SlotHandle.of(store, one)
             for one in view.after(seal)
-            if takes(one.vhost, one.queue) and (up_to is None or one.seal <= up_to)
+            if selects(one.vhost, one.queue) and (up_to is None or one.seal <= up_to)
         )
         return wanted(found, self.conditions)
 
@@ -104,7 +104,8 @@ class SlotSource:
         view = self.catalog.view()
         self.check_taps(view)
         if options.fail_on_gap:
-            refuse_gaps(lost_since(view, options.begin, options.takes), f"{options.wants()} is read from an option")
+            lost = lost_since(view, options.begin, options.selects)
+            refuse_gaps(lost, f"a read of {options.description()} begins before them")
         return list(self.after(view, 0))
 
     def _snapshots(self) -> list[SlotHandle]:
@@ -138,23 +139,23 @@ class SlotSource:
             self.catalog.seal_now(options.vhost or "/", tap)
 
     def check_taps(self, view: SealView) -> None:
-        """Raise SourceRefused for an unknown tap; the running broker also knows taps that have no slots yet."""
+        """Raise SourceRefused for an unknown tap. Only the running broker knows taps that have no slots yet."""
         options = self.options
-        plain = [name for name in options.taps or () if not any(sign in name for sign in WILDCARDS)]
+        exact = [name for name in options.taps or () if not any(sign in name for sign in WILDCARDS)]
         known = _known(view)
-        missing = [name for name in plain if not _among(name, options.vhost, known)]
+        missing = [name for name in exact if not _is_known(name, options.vhost, known)]
         if not missing:
             return
-        with suppress(SourceRefused):  # no broker runs: only taps with slots are known
+        with suppress(SourceRefused):  # without a running broker, only taps with slots are known
             known |= {(row["vhost"], row["name"]) for row in self.catalog.taps()}
         for name in missing:
-            if not _among(name, options.vhost, known):
+            if not _is_known(name, options.vhost, known):
                 others = ", ".join(sorted({repr(tap) for _, tap in known})) or "none"
                 where = "" if options.vhost is None else f" in vhost {options.vhost!r}"
                 raise SourceRefused(f"there is no tap {name!r}{where} at {self.catalog.address}; there are: {others}")
 
     def tasks(self, slots: Sequence[SlotHandle], reader: str) -> list[InputPartition]:
-        """Return the slots split into tasks. Shapes: `reader` names the reader, for texts."""
+        """Return the slots split into tasks. Shapes: `reader` describes the reader, for error texts."""
         options = self.options
         path = None if options.path is None else self.catalog.address  # absolute: a worker may run in another folder
         return [
@@ -172,11 +173,11 @@ class SlotSource:
 
 
 def _known(view: SealView) -> set[tuple[str, str]]:
-    """Return the vhosts and names of the taps that the log mentions."""
+    """Return the vhosts and names of the taps in the seal log."""
     known = {(seal.vhost, seal.queue) for seal in view.seals}
     known |= {(released.vhost, released.queue) for released in view.released.values()}
     return known | {(cursor.vhost, cursor.tap) for cursor in view.cursors}
 
 
-def _among(name: str, vhost: str | None, known: set[tuple[str, str]]) -> bool:
+def _is_known(name: str, vhost: str | None, known: set[tuple[str, str]]) -> bool:
     return any(tap == name and vhost in (None, of) for of, tap in known)

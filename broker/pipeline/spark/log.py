@@ -1,6 +1,6 @@
-"""The log of Spark's JVM and workers in the user's cache folder; the user sees one line of each failure.
+"""The log of Spark's JVM and workers in the user's cache folder, and the one line that the user sees of each failure.
 
-The stack traces of both languages go to the log.
+The log has the stack traces of both languages.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.pipeline.faults import JobFailed, ServerRefused, fault_in
 from broker.pipeline.spark.server_files import ServerFiles
 
 NAME: Final = "slotmq"
-KEPT: Final = 20
+LOGS_KEPT: Final = 20
 TAIL_BYTES: Final = 1 << 16
 NOISE: Final = re.compile(r"^(\s|WARNING: |Using Spark's|Setting default|To adjust logging|\.\.\. \d+ more|$)")
 PYTHON_TRACE: Final = "Traceback (most recent call last):"
@@ -36,27 +36,27 @@ CALLING: Final = re.compile(r"^An error occurred while calling [^\n]*\n: ")
 CAUSE: Final = re.compile(r"^Caused by: (.*)$", re.MULTILINE)
 JAVA_CLASS: Final = re.compile(r"^(?:[a-z]\w*\.)+([A-Z]\w*): ")
 CONDITION: Final = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] ?")
-STATE: Final = re.compile(r"\s*SQLSTATE: \w{5}(?:; (line \d+ pos \d+);?)?")
+SQL_STATE: Final = re.compile(r"\s*SQLSTATE: \w{5}(?:; (line \d+ pos \d+);?)?")
 RPC: Final = re.compile(r'^<_\w+ of RPC that terminated with:\s+status = StatusCode\.(\w+)\s+details = "([^\n]*)"')
 OUR_PACKAGE: Final = "broker."
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the folder, which exists; a folder of this process if the user's is not writable."""
-    made = _users(environment) / NAME
+    """Return the user's cache folder, created if missing, or one for this process if that is not writable."""
+    made = _user_folder(environment) / NAME
     try:
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError:
-        return _own()
-    return made if os.access(made, os.W_OK | os.X_OK) else _own()
+        return _process_folder()
+    return made if os.access(made, os.W_OK | os.X_OK) else _process_folder()
 
 
 def is_kept(folder: Path) -> bool:
-    """Return whether a cache folder is the user's, which outlives this process."""
+    """Return whether a cache folder is the user's, and so outlives this process."""
     return folder.name == NAME
 
 
-def _users(environment: Mapping[str, str]) -> Path:
+def _user_folder(environment: Mapping[str, str]) -> Path:
     named = environment.get("XDG_CACHE_HOME", "")
     if named.startswith("/"):
         return Path(named)
@@ -65,7 +65,7 @@ def _users(environment: Mapping[str, str]) -> Path:
 
 
 @cache
-def _own() -> Path:
+def _process_folder() -> Path:
     made = tempfile.mkdtemp(prefix="slotmq-")
     atexit.register(shutil.rmtree, made, ignore_errors=True)
     return Path(made)
@@ -80,13 +80,13 @@ class SparkLog:
 
     @classmethod
     def begin(cls) -> Self:
-        """Return a new log, and remove all but the latest few and the running server's."""
+        """Create a log, and remove all older ones except the latest few and that of the running server."""
         cache = cache_folder(os.environ)
         folder = cache / "logs"
         folder.mkdir(mode=0o700, exist_ok=True)
-        with suppress(ServerRefused, OSError):  # without the server's state, each log may be its own
+        with suppress(ServerRefused, OSError):  # if the server's state is unreadable, any log may be the server's
             server = ServerFiles(cache).read()
-            for old in sorted(folder.glob("spark-*.log"))[: -KEPT + 1]:
+            for old in sorted(folder.glob("spark-*.log"))[: -LOGS_KEPT + 1]:
                 if server is None or str(old) != server.log:
                     old.unlink(missing_ok=True)
         made = cls(folder / f"spark-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{os.getpid()}.log")
@@ -94,7 +94,7 @@ class SparkLog:
         return made
 
     def take_python_loggers(self) -> None:
-        """Redirect PySpark's log of failed queries in Python, which would otherwise go to standard error."""
+        """Redirect PySpark's log of failed queries, which would otherwise go to standard error."""
         from pyspark.logger import PySparkLogger
 
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -114,12 +114,11 @@ class SparkLog:
         return logging.FileHandler(self.path, encoding="utf-8", delay=True)
 
     def add(self, text: str) -> None:
-        """Append an error from the Python side."""
         with suppress(OSError), self.path.open("a", encoding="utf-8", errors="backslashreplace") as stream:
             stream.write(f"{text}\n")
 
-    def last_words(self) -> str:
-        """Return the last meaningful line, with the log's name; empty if there is none."""
+    def last_line(self) -> str:
+        """Return the last meaningful line with the log's name, "" if there is none."""
         with suppress(OSError), self.path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = [line for line in stream.read().decode(errors="replace").splitlines() if not NOISE.match(line)]
@@ -129,7 +128,7 @@ class SparkLog:
 
 
 def failure_of(error: Exception) -> JobFailed:
-    """Return the failure for the user, with the exit code; the log has the details of any other exception."""
+    """Return the failure to show to the user, with the exit code; details of unexpected exceptions go to the log."""
     fault = fault_in(error)
     if fault is not None:
         return JobFailed(_short(str(fault)), fault.code)
@@ -142,44 +141,46 @@ def failure_of(error: Exception) -> JobFailed:
 
 
 def reason(text: str) -> str:
-    """Return the line that describes what happened, extracted from Spark's text.
+    """Return the line of Spark's text that describes what happened.
 
-    An exception that a task raised in Python is nearest to the cause; else the last cause that Java names is used.
+    That is the exception raised by a task in Python, which is nearest to the cause, else the last cause in Java.
     """
     if PYTHON_TRACE in text:
-        return _of_python(text.rpartition(PYTHON_TRACE)[2])
+        return _python_error(text.rpartition(PYTHON_TRACE)[2])
     if call := RPC.match(text):
         return _short(f"the Spark server does not answer: {call[2]} ({call[1]})")
     causes = CAUSE.findall(text)
     line = causes[-1] if causes else first_line(CALLING.sub("", text.lstrip()))
     return _short(
-        STATE.sub(lambda found: f" ({found[1]})" if found[1] else "", CONDITION.sub("", JAVA_CLASS.sub(r"\1: ", line)))
+        SQL_STATE.sub(
+            lambda found: f" ({found[1]})" if found[1] else "", CONDITION.sub("", JAVA_CLASS.sub(r"\1: ", line))
+        )
     )
 
 
-def _of_python(trace: str) -> str:
+def _python_error(trace: str) -> str:
     for line in trace.splitlines():
         raised = RAISED.match(line)  # lines of code are indented
         if raised is None:
             continue
-        name, said = raised[1], raised[2] or ""
+        name, message = raised[1], raised[2] or ""
         if name.startswith(OUR_PACKAGE):
-            return _short(said or name.rpartition(".")[2])
-        return _short(f"{name.rpartition('.')[2]}: {said}")
+            return _short(message or name.rpartition(".")[2])
+        return _short(f"{name.rpartition('.')[2]}: {message}")
     return _short(first_line(trace))
 
 
 def _text(error: Exception) -> str:
-    said = str(error)
+    message = str(error)
     kind = type(error)
     if kind.__module__.partition(".")[0] in {"pyspark", "py4j", "grpc"}:
-        return said or kind.__name__
+        return message or kind.__name__
     trace = f"{PYTHON_TRACE}\n{kind.__module__}.{kind.__qualname__}"
-    return f"{trace}: {said}" if said else trace
+    return f"{trace}: {message}" if message else trace
 
 
 def first_line(text: str) -> str:
-    """Return the first line that is not empty, empty if there is none."""
+    """Return the first line that is not blank, "" if there is none."""
     return next((line for line in text.splitlines() if line.strip()), "")
 
 

@@ -1,6 +1,6 @@
-"""The user's Spark server: one Spark with Connect on loopback that is already running when a command begins.
+"""The user's Spark server: one Spark with Connect on loopback that runs between commands, so that they start faster.
 
-It runs in a process of its own (`server_process`): this module starts it, finds it by `ServerFiles`, and stops it.
+It is a process of its own (`server_process`); this module starts it, finds it through `ServerFiles`, and stops it.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ if TYPE_CHECKING:
 NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # import names that a client of Connect needs
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of the variable
 NO_PROXY: Final = "no_grpc_proxy"  # otherwise gRPC sends loopback through the proxy of the environment
-HOST: Final = "localhost"  # with 127.0.0.1, gRPC would require TLS in addition to the token
+HOST: Final = "localhost"  # with 127.0.0.1, PySpark would require TLS in addition to the token
 PACKAGE: Final = Path(broker.__file__).parents[1]
 START_MAX_S: Final = 300.0
 STOP_MAX_S: Final = 30.0
-LOOK_EVERY_S: Final = 0.05
+POLL_S: Final = 0.05
 RETRIES: Final = 8  # PySpark's default would retry a dead server for ten minutes
 RETRY_MAX_MS: Final = 2_000
 
 
 def files() -> ServerFiles:
-    """Return the user's files."""
+    """Return the files of the user's server."""
     return ServerFiles(cache_folder(os.environ))
 
 
 def versions() -> str:
-    """Return the versions that a server and its client must share."""
+    """Return the versions in which a server and its clients must agree."""
     return f"SlotMQ {broker.__version__} in {PACKAGE}, PySpark {package_version('pyspark') or 'missing'}"
 
 
@@ -61,12 +61,12 @@ def package_version(name: str) -> str | None:
 
 
 def missing() -> list[str]:
-    """Return the packages of a Connect client that are not installed."""
+    """Return the packages that a Connect client needs and that are not installed."""
     return [name for name in NEEDED if find_spec(name) is None]
 
 
-def why_not(state: ServerState) -> str:
-    """Return why this process cannot use a server, empty if it can."""
+def incompatibility(state: ServerState) -> str:
+    """Return why this process cannot use a server, "" if it can."""
     if state.versions != versions():
         return f"it runs {state.versions}, this is {versions()}"
     if state.python != sys.prefix:
@@ -74,73 +74,67 @@ def why_not(state: ServerState) -> str:
     return f"{', '.join(missing())} missing" if missing() else ""
 
 
-def start(request: ServerRequest, found: ServerFiles) -> tuple[ServerState, bool]:
-    """Return the running server, and whether this call started it: two concurrent calls return the same server.
-
-    Raises: JobFailed, ServerRefused.
-    """
-    if lacking := missing():
-        said = f"{', '.join(lacking)} missing for Spark Connect"
-        raise ServerRefused(f'{said}: pip install ".[spark]" in a clone of SlotMQ')
-    if not is_kept(found.folder):
+def start(request: ServerRequest, server_files: ServerFiles) -> tuple[ServerState, bool]:
+    """Return the running server, and whether this call has started it. Raises: JobFailed, ServerRefused."""
+    if absent := missing():
+        text = f"{', '.join(absent)} missing for Spark Connect"
+        raise ServerRefused(f'{text}: pip install ".[spark]" in a clone of SlotMQ')
+    if not is_kept(server_files.folder):
         raise ServerRefused("the user's cache folder cannot be written to, and commands would not find the server")
-    with found.starting():
-        state = found.use()
+    with server_files.starting():
+        state = server_files.use()
         if state is not None:
             return state, False
-        _launch(request, found.folder)
-        state = found.use()
+        _launch(request, server_files.folder)
+        state = server_files.use()
     if state is None:
         raise JobFailed("the server ended right after its start")
     return state, True
 
 
 def _launch(request: ServerRequest, folder: Path) -> None:
-    """Start a server and wait until it is ready. Raises: JobFailed with its output."""
+    """Start a server and wait until it is ready. Raises: JobFailed, with the server's error."""
     paths = [str(PACKAGE), *filter(None, [os.environ.get("PYTHONPATH")])]
     child = subprocess.Popen(
         [sys.executable, "-P", "-m", "broker.pipeline.spark.server_process"],
-        cwd=folder,  # a folder without another `broker`
+        cwd=folder,  # where no other package `broker` can be imported
         env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True, text=True,
     )  # fmt: skip
     assert child.stdin is not None and child.stdout is not None
-    late = threading.Timer(START_MAX_S, child.kill)
-    late.start()
+    timer = threading.Timer(START_MAX_S, child.kill)
+    timer.start()
     try:
-        with child.stdin as asked, child.stdout as answers:
-            asked.write(json.dumps(asdict(request)))
-            asked.close()
+        with child.stdin as stdin, child.stdout as answers:
+            stdin.write(json.dumps(asdict(request)))
+            stdin.close()
             answer = answers.readline()
-    except BaseException:  # Ctrl-C: no command would find the server
+    except BaseException:  # after Ctrl-C, no command would find the server
         child.kill()
         raise
     finally:
-        late.cancel()
+        timer.cancel()
     try:
-        told = json.loads(answer)
+        response = json.loads(answer)
     except ValueError:
         raise JobFailed(f"the server ended with {child.wait()} before it was ready") from None
-    if told.get("error"):
+    if response.get("error"):
         child.wait()
-        raise JobFailed(str(told["error"]), int(told.get("code", ERROR)))
+        raise JobFailed(str(response["error"]), int(response.get("code", ERROR)))
 
 
-def stop(found: ServerFiles) -> int | None:
-    """Stop the server, even if its state cannot be read, and return its pid; None if none ran.
-
-    Raises: JobFailed.
-    """
-    with found.starting():
+def stop(server_files: ServerFiles) -> int | None:
+    """Stop the server, even if its state cannot be read; return its pid, None if none ran. Raises: JobFailed."""
+    with server_files.starting():
         try:
-            state = found.read()
+            state = server_files.read()
         except ServerRefused:
-            pid = found.holder()
-            if pid is None and found.alive():
-                raise JobFailed(f"end the process that has {found.folder}/server.alive locked") from None
+            pid = server_files.holder()
+            if pid is None and server_files.alive():
+                raise JobFailed(f"end the process that has locked {server_files.folder}/server.alive") from None
         else:
             pid = None if state is None else state.pid
-        found.remove()
+        server_files.remove()
         if pid is None:
             return None
         for number, wait_s in ((signal.SIGTERM, STOP_MAX_S), (signal.SIGKILL, STOP_MAX_S)):
@@ -148,9 +142,9 @@ def stop(found: ServerFiles) -> int | None:
                 os.kill(pid, number)
             deadline = time.monotonic() + wait_s
             while time.monotonic() < deadline:
-                if not found.alive():
+                if not server_files.alive():
                     return pid
-                time.sleep(LOOK_EVERY_S)
+                time.sleep(POLL_S)
     raise JobFailed(f"the server with pid {pid} does not stop")
 
 
@@ -163,8 +157,8 @@ def connect(state: ServerState, conf: Mapping[str, Any]) -> SparkSession:
         with environment({TOKEN: state.token, NO_PROXY: HOST}):
             made = SparkSession.builder.remote(f"sc://{HOST}:{state.port}").config(map=dict(conf)).create()
     except Exception as error:
-        said = first_line(str(error)) or type(error).__name__
-        raise JobFailed(f"{state} does not answer: {said} (slotmq pipeline server stop)") from error
+        text = first_line(str(error)) or type(error).__name__
+        raise JobFailed(f"{state} does not answer: {text} (slotmq pipeline server stop)") from error
     warnings.filterwarnings("ignore", message=r"\[RETRIES_EXCEEDED\]")  # the error itself is reported
     client: Any = made.client
     client.set_retry_policies([DefaultPolicy(max_retries=RETRIES, max_backoff=RETRY_MAX_MS)])

@@ -1,9 +1,9 @@
-"""The files by which a user's commands find the user's Spark server, and by which the server knows that it is in use.
+"""The files by which a user's commands find the Spark server, and by which the server knows whether it is in use.
 
-server.json     its address and its token; mode 0600, exists while the server accepts commands
-server.alive    locked by the server while it runs, so that state left by a crash is recognized
-server.use      locked by each command that uses it; its time is that of the last use
-server.start    locked by the process that starts it
+server.json     the server's address and token; mode 0600; exists while the server accepts commands
+server.alive    locked by the server while it runs, so that the state left by a crash is recognized
+server.use      locked by each command that uses the server; the file's time is that of the last use
+server.start    locked by the process that starts the server
 """
 
 from __future__ import annotations
@@ -22,18 +22,14 @@ from broker.pipeline.faults import ServerRefused
 FORMAT: Final = 1
 STOP: Final = "slotmq pipeline server stop"
 PRIVATE: Final = 0o600
-OF_OTHERS: Final = 0o077
+ACCESS_BY_OTHERS: Final = 0o077
 WRITTEN_BY_OTHERS: Final = 0o022
 PID_DIGITS_MAX: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """The settings of a server.
-
-    Shapes: `conf` has settings of Spark and may hold secrets.
-    Units: the server ends after `idle_s` without a command.
-    """
+    """The settings of a server, which ends after `idle_s` without a command; `conf`, for Spark, may contain secrets."""
 
     master: str = "local[*]"
     memory: str = "1g"
@@ -43,10 +39,7 @@ class ServerRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerState(ServerRequest):
-    """A server that accepts commands.
-
-    Shapes: `python` is the path of its workers' Python, `versions` what both sides must share.
-    """
+    """A server that accepts commands. Shapes: `python` is the path of the workers' Python."""
 
     pid: int
     port: int
@@ -62,7 +55,7 @@ class ServerState(ServerRequest):
 
 
 class ServerFiles:
-    """The files, in the user's folder."""
+    """The files in the user's cache folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -71,7 +64,7 @@ class ServerFiles:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Hold the lock of the start, so that only one process starts a server."""
+        """Hold the start lock, so that only one process starts a server."""
         descriptor = self._lock("server.start", fcntl.LOCK_EX)
         try:
             yield
@@ -79,7 +72,7 @@ class ServerFiles:
             os.close(descriptor)
 
     def live(self) -> bool:
-        """Acquire the server's lock until this process ends, and record its pid; return whether the lock was free."""
+        """Lock `server.alive` until this process ends, and write its pid; return whether the lock was free."""
         descriptor = self._lock_now("server.alive", fcntl.LOCK_EX)
         if descriptor is None:
             return False
@@ -89,27 +82,24 @@ class ServerFiles:
         return True
 
     def alive(self) -> bool:
-        """Return whether a server runs, ready or not."""
+        """Return whether a server runs, even if it is not ready."""
         descriptor = self._lock_now("server.alive", fcntl.LOCK_SH)
         if descriptor is not None:
             os.close(descriptor)
         return descriptor is None
 
     def holder(self) -> int | None:
-        """Return the pid of the server that runs, ready or not; None if none runs or if others may have written it."""
+        """Return the pid of the running server; None if none runs, or if other users can write the file."""
         descriptor = os.open(self.folder / "server.alive", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
         with os.fdopen(descriptor, encoding="ascii", errors="replace") as file:
-            about = os.fstat(file.fileno())
-            if about.st_uid != os.getuid() or about.st_mode & WRITTEN_BY_OTHERS:
+            status = os.fstat(file.fileno())
+            if status.st_uid != os.getuid() or status.st_mode & WRITTEN_BY_OTHERS:
                 return None
             text = file.read(PID_DIGITS_MAX)
         return int(text) if text.isdecimal() and int(text) > 1 and self.alive() else None
 
     def use(self) -> ServerState | None:
-        """Return the server, which does not idle out until this process ends; None if no server runs.
-
-        Raises: ServerRefused.
-        """
+        """Return the server, and keep it running until this process ends; None if none runs. Raises: ServerRefused."""
         descriptor = self._lock("server.use", fcntl.LOCK_SH)
         found = None
         try:
@@ -123,7 +113,7 @@ class ServerFiles:
         return found
 
     def last_used_s(self) -> float | None:
-        """Return when a command last began to use the server, as the time of day; None while one uses it."""
+        """Return when a command last started to use the server, in wall-clock time; None while a command uses it."""
         descriptor = self._lock_now("server.use", fcntl.LOCK_EX)
         if descriptor is None:
             return None
@@ -132,7 +122,7 @@ class ServerFiles:
         return used_s
 
     def retire(self) -> bool:
-        """Remove the state if no command uses the server; return whether it was unused: later ones find no server."""
+        """Remove the state, unless a command uses the server; return whether it was removed."""
         descriptor = self._lock_now("server.use", fcntl.LOCK_EX)
         if descriptor is not None:
             self.remove()
@@ -142,12 +132,12 @@ class ServerFiles:
     def read(self) -> ServerState | None:
         """Return the server that accepts commands; remove the state of a server that has ended.
 
-        Raises: ServerRefused when other users may read or write the state, or when it has another version.
+        Raises: ServerRefused if other users can read or write the state, or if it cannot be read.
         """
         try:
             with self._state.open(encoding="utf-8") as file:
-                about = os.fstat(file.fileno())
-                if about.st_uid != os.getuid() or about.st_mode & OF_OTHERS:
+                status = os.fstat(file.fileno())
+                if status.st_uid != os.getuid() or status.st_mode & ACCESS_BY_OTHERS:
                     raise ServerRefused(f"{self._state} is not this user's alone, so it is not trusted: {STOP}")
                 text = file.read()
         except FileNotFoundError:
@@ -166,7 +156,7 @@ class ServerFiles:
             raise ServerRefused(f"{self._state} cannot be read: {STOP}") from None
 
     def write(self, state: ServerState) -> None:
-        """Publish the server's address; commands find it from now on."""
+        """Publish the server's state, so that commands can find the server."""
         writing = self._state.with_suffix(f".{state.pid}")
         with suppress(FileNotFoundError):
             writing.unlink()
@@ -179,7 +169,7 @@ class ServerFiles:
         self._state.unlink(missing_ok=True)
 
     def _lock_now(self, name: str, how: int) -> int | None:
-        """Return the descriptor of a locked file, None if another process holds its lock."""
+        """Return the descriptor of a locked file, None if another process has locked it."""
         try:
             return self._lock(name, how | fcntl.LOCK_NB)
         except BlockingIOError:

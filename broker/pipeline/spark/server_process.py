@@ -1,7 +1,7 @@
-"""The process of the user's Spark server: `python -m broker.pipeline.spark.server_process`, its request on stdin.
+"""The process of the user's Spark server: `python -m broker.pipeline.spark.server_process`, with its request on stdin.
 
-It writes one line of JSON to stdout when commands can use it, or why they cannot; then it detaches from its terminal.
-Its JVM ends with it, because the JVM's standard input ends.
+When commands can use the server, or if it cannot start, it writes one line of JSON to stdout. Then it detaches from its
+terminal. Its JVM ends with it, because the JVM's standard input ends.
 """
 
 from __future__ import annotations
@@ -30,28 +30,28 @@ from broker.pipeline.spark.tasks import PARALLELISM, run_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-LOOK_EVERY_S: Final = 5.0
+POLL_S: Final = 5.0
 ENDING_MAX_S: Final = 60.0
 ENDING_LOOK_S: Final = 0.1
-LOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # the imports of tasks
+PRELOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # the imports of tasks
 WARM_ROWS: Final = 20_000
 WARM_ROUNDS: Final = 3
 SESSION_KEPT_S: Final = 600  # for a command that ended without closing its session
 
 
 def main() -> int:
-    """Serve until the server is told to end, has been idle, or its JVM has ended."""
+    """Serve until the server is stopped, has been idle for too long, or its JVM has ended."""
     request = ServerRequest(**json.load(sys.stdin))
     place = files()
     given_up_s = time.monotonic() + ENDING_MAX_S
-    while not place.live():  # an idle or stopped server is still ending
+    while not place.live():  # the previous server is still ending
         if time.monotonic() > given_up_s:
             return _answer({"error": "another server does not end"})
         time.sleep(ENDING_LOOK_S)
     place.remove()
     stopped = threading.Event()
     try:
-        state, spark = _begin(request)
+        state, spark = _start_server(request)
     except Exception as error:  # noqa: BLE001 - the waiting command reports it
         failure = failure_of(error)
         return _answer({"error": str(failure), "code": failure.code})
@@ -68,9 +68,9 @@ def main() -> int:
     return 0
 
 
-def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
-    """Return the state for commands, and the session that contains the server."""
-    os.environ[TOKEN] = secrets.token_urlsafe(32)  # in the JVM's environment: its arguments are visible
+def _start_server(request: ServerRequest) -> tuple[ServerState, SparkSession]:
+    """Return the server's state for commands, and the session that contains the server."""
+    os.environ[TOKEN] = secrets.token_urlsafe(32)  # for the JVM; other users could see it in its arguments
     with socket.create_server((LOOPBACK, 0)) as free:
         port = int(free.getsockname()[1])
     cores = local_cores(request.master, os.cpu_count() or 1) if is_local(request.master) else os.cpu_count() or 1
@@ -105,7 +105,7 @@ def _begin(request: ServerRequest) -> tuple[ServerState, SparkSession]:
 
 
 def _warm_up(spark: SparkSession, cores: int) -> None:
-    """Run typical commands, so that the JVM has loaded and compiled their code."""
+    """Run typical commands, so that the JVM loads and compiles their code."""
     run_tasks(spark, _load, range(cores))
     with tempfile.TemporaryDirectory(prefix="slotmq-") as folder:
         rows = spark.range(0, WARM_ROWS, 1, cores).selectExpr("CAST(id % 97 AS STRING) AS name", "id AS number")
@@ -115,18 +115,18 @@ def _warm_up(spark: SparkSession, cores: int) -> None:
 
 
 def _load(_: int) -> None:
-    """Import the modules that the tasks of most commands need, in a worker."""
-    for name in LOADED:
+    """Import, in a worker, the modules that the tasks of most commands need."""
+    for name in PRELOADED:
         import_module(name)
 
 
 def _watch(spark: SparkSession, place: ServerFiles, idle_s: float, stopped: threading.Event) -> None:
-    """Wait until it is time to end."""
+    """Wait until the server is stopped, has been idle for too long, or its JVM has ended."""
     busy_s = time.time()
-    while not stopped.wait(min(LOOK_EVERY_S, idle_s / 4)):
+    while not stopped.wait(min(POLL_S, idle_s / 4)):
         try:
             works = bool(spark.sparkContext.statusTracker().getActiveJobsIds())
-        except Exception:  # noqa: BLE001 - whatever the bridge raises when the JVM is gone
+        except Exception:  # noqa: BLE001 - the bridge raises various exceptions when the JVM has ended
             return
         used_s = place.last_used_s()
         busy_s = time.time() if works or used_s is None else max(busy_s, used_s)
@@ -134,14 +134,14 @@ def _watch(spark: SparkSession, place: ServerFiles, idle_s: float, stopped: thre
             return
 
 
-def _answer(said: dict[str, Any]) -> int:
-    """Answer the waiting command, and close its pipe."""
-    sys.stdout.write(f"{json.dumps(said)}\n")
+def _answer(response: dict[str, Any]) -> int:
+    """Answer the waiting command, and detach from its pipe; return the exit code."""
+    sys.stdout.write(f"{json.dumps(response)}\n")
     sys.stdout.flush()
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nowhere, standard)
-    return 1 if said else 0
+    return 1 if response else 0
 
 
 if __name__ == "__main__":

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK: Final = "127.0.0.1"
-WORKER_IDLE_S: Final = 600  # nothing else ends a worker that hangs
+WORKER_IDLE_S: Final = 600  # a worker that is silent for longer is killed; nothing else ends one that hangs
 BATCH_ROWS: Final = 10_000
-BATCH_BYTES: Final = 8 << 20  # 10,000 rows with large bodies would be too much
+BATCH_BYTES: Final = 8 << 20  # limits the memory of rows with large bodies
 
 ALWAYS: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
@@ -43,16 +43,16 @@ ALWAYS: Final[Mapping[str, str]] = {
     "spark.python.worker.faulthandler.enabled": "true",
     "spark.sql.execution.pyspark.udf.faulthandler.enabled": "true",
 }
-LOOK_EVERY_S: Final = 0.2
-BEFORE_BYTES: Final = 200  # a text may be half written when it is read
-REFUSED: Final = re.compile(rb"Exception while bootstrapping client|Expected SaslMessage, received something else")
-SILENT: Final = re.compile(rb"All masters are unresponsive! Giving up")
+POLL_S: Final = 0.2
+OVERLAP_BYTES: Final = 200  # read again, because a line may be incomplete when it is read
+WRONG_SECRET: Final = re.compile(rb"Exception while bootstrapping client|Expected SaslMessage, received something else")
+UNREACHABLE: Final = re.compile(rb"All masters are unresponsive! Giving up")
 SPECULATION: Final = "spark.speculation"
-FORMATS: Final = "broker.pipeline.formats"  # loaded by name: the formats need the pipeline, and sessions do not
+FORMATS: Final = "broker.pipeline.formats"  # imported by name, because only the formats need the whole pipeline
 
 
 def settings(master: str, app: str, conf: Mapping[str, str], cores: int) -> dict[str, str]:
-    """Return the settings of a session; those of `conf` take precedence."""
+    """Return the settings of a session; those in `conf` take precedence."""
     made = {"spark.master": master, "spark.app.name": app, **ALWAYS}
     if is_local(master):
         made |= {
@@ -64,12 +64,12 @@ def settings(master: str, app: str, conf: Mapping[str, str], cores: int) -> dict
 
 
 def is_local(master: str) -> bool:
-    """Return whether the driver does all the work."""
+    """Return whether the driver itself runs the tasks."""
     return master == "local" or master.startswith("local[")
 
 
 def local_cores(master: str, cores: int) -> int:
-    """Return the number of tasks that run at once on a local master, on a machine with this number of cores."""
+    """Return how many tasks a local master runs at the same time on a machine with this number of cores."""
     number = master.removeprefix("local").strip("[]").partition(",")[0]
     return cores if number == "*" else int(number) if number.isdecimal() else 1
 
@@ -77,12 +77,11 @@ def local_cores(master: str, cores: int) -> int:
 def session(
     master: str = "local[*]", conf: Mapping[str, str] | None = None, app: str = "slotmq", *, formats: bool = True
 ) -> SparkSession:
-    """Return a session with the pipeline's formats; if this process already has a session, that one with `conf`.
+    """Return a session with the pipeline's formats. If this process has a session already, return it, with `conf` set.
 
-    Shapes: without `formats` the session has none of them, and starts a second earlier.
-
-    Raises: JobFailed: no supported Java (NO_JAVA), the extra is missing (USAGE), Spark does not start.
-    Cost: the first one starts a JVM: some 5 s and 300 MB.
+    Shapes: without `formats`, the formats are not registered, and the session starts a second earlier.
+    Raises: JobFailed if there is no supported Java (NO_JAVA), the extra is missing (USAGE), or Spark does not start.
+    Cost: the first session starts a JVM: some 5 s and 300 MB.
     """
     if find_spec("pyspark") is None:
         raise JobFailed('Spark is not installed: pip install ".[spark]" in a clone of SlotMQ', USAGE)
@@ -91,35 +90,34 @@ def session(
 
     if SparkContext._active_spark_context is not None:  # noqa: SLF001
         wanted = dict(conf or {})
-    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # of spark-submit, whose master and other settings hold
-        SparkContext._ensure_initialized()  # noqa: SLF001 - otherwise its settings are unknown
+    elif "PYSPARK_GATEWAY_PORT" in os.environ:  # started by spark-submit, whose settings take precedence
+        SparkContext._ensure_initialized()  # noqa: SLF001 - loads these settings
         wanted = {**ALWAYS, **dict(SparkConf().getAll()), **(conf or {})}
     else:
         wanted = {"spark.sql.warehouse.dir": _warehouse(), **settings(master, app, conf or {}, os.cpu_count() or 1)}
-        _begin(SparkConf(loadDefaults=False).setAll(list(wanted.items())), master)
+        _create_context(SparkConf(loadDefaults=False).setAll(list(wanted.items())), master)
     made = SparkSession.builder.config(map=wanted).getOrCreate()
     return register(made) if formats else made
 
 
-def _begin(conf: SparkConf, master: str) -> None:
-    """Create the context, and the JVM unless a stopped session has left one."""
+def _create_context(conf: SparkConf, master: str) -> None:
+    """Create the context, and a JVM unless a stopped session has left one."""
     from pyspark import SparkContext
 
     if SparkContext._gateway is None:  # noqa: SLF001
-        _start(conf, master)
+        _start_jvm(conf, master)
     else:
         with environment(_python(master)):
-            _create(conf, master, SparkContext._gateway)  # noqa: SLF001
+            _connect_context(conf, master, SparkContext._gateway)  # noqa: SLF001
 
 
-def _start(conf: SparkConf, master: str) -> None:
-    """Start the JVM and the context; their output goes to a log file."""
+def _start_jvm(conf: SparkConf, master: str) -> None:
     import pyspark
     from pyspark.java_gateway import launch_gateway
 
     java = find_java()
     if shutil.which("bash") is None:
-        raise JobFailed("Spark's launcher is written for bash, and there is none on PATH")
+        raise JobFailed("Spark's launcher needs bash, which is not on PATH")
     log = SparkLog.begin()
     log.take_python_loggers()
     home = os.path.dirname(pyspark.__file__)  # noqa: PTH120 - another Spark's jars would not fit
@@ -128,15 +126,15 @@ def _start(conf: SparkConf, master: str) -> None:
         try:
             with log.path.open("ab") as stream:
                 gateway = launch_gateway(conf, {"stdout": stream, "stderr": stream})
-            _create(conf, master, gateway)
+            _connect_context(conf, master, gateway)
         except JobFailed:
             raise
         except Exception as error:
-            raise JobFailed(f"Spark did not start on the Java in {java.where}: {log.last_words() or error}") from error
+            raise JobFailed(f"Spark did not start on the Java in {java.where}: {log.last_line() or error}") from error
 
 
-def _create(conf: SparkConf, master: str, gateway: Any) -> None:
-    """Create the context in a JVM. Raises: JobFailed when the master refuses the session; its JVM has ended then."""
+def _connect_context(conf: SparkConf, master: str, gateway: Any) -> None:
+    """Create the context in a JVM. Raises: JobFailed if the master refuses the session; the JVM has then ended."""
     from pyspark import SparkContext
 
     log = SparkLog.current
@@ -150,21 +148,21 @@ def _create(conf: SparkConf, master: str, gateway: Any) -> None:
 
 @cache
 def _warehouse() -> str:
-    """Return a folder of this process for tables without a location; Spark would create one in the current folder."""
+    """Return a folder for tables without a location, because Spark's default is in the current folder."""
     folder = tempfile.mkdtemp(prefix="slotmq-warehouse-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _python(master: str) -> dict[str, str]:
-    """Return the settings for the workers' Python: this one with its packages, unless a cluster has its own."""
+    """Return the setting for the workers' Python: this one, unless a cluster has its own."""
     named = os.environ.get("PYSPARK_PYTHON")
     return {"PYSPARK_PYTHON": named if named and not is_local(master) else sys.executable}
 
 
 @contextmanager
 def environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables within a context: some options of Spark exist only there."""
+    """Set environment variables within a context, because some options of Spark exist only there."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)
     try:
@@ -178,23 +176,20 @@ def environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def master_fault(output: bytes, master: str) -> str:
-    """Return the reason why a session cannot use a master, empty if it can.
-
-    Shapes: `output` is that of the driver's JVM.
-    """
-    if REFUSED.search(output):
+    """Return why a session cannot use a master, according to the output of its JVM; "" if it shows no reason."""
+    if WRONG_SECRET.search(output):
         return (
             f"the Spark master at {master} and this job have different secrets: "
             "spark.authenticate and spark.authenticate.secret should be those of the cluster, "
             "in spark-defaults.conf of the folder that SPARK_CONF_DIR names"
         )
-    return f"no Spark master answers at {master}" if SILENT.search(output) else ""
+    return f"no Spark master answers at {master}" if UNREACHABLE.search(output) else ""
 
 
 class MasterWatch:
-    """Read the output of the JVM within a context, and end the JVM once it says why it cannot reach the master.
+    """Watches the output of the JVM within a context, and ends the JVM when it reports that it cannot reach the master.
 
-    Raises: JobFailed, at the end of the context.
+    Raises: JobFailed at the end of the context.
     """
 
     def __init__(self, output: Path, master: str, end: Callable[[], object]) -> None:
@@ -217,26 +212,26 @@ class MasterWatch:
             raise JobFailed(self._fault) from None
 
     def find_reason(self) -> bool:
-        """Read the new output, and return whether it has the reason why the master is unreachable."""
+        """Read the new output, and return whether it says why the master cannot be used."""
         with suppress(OSError), self._output.open("rb") as stream:
             stream.seek(self._at)
-            said = stream.read()
-            self._fault = master_fault(said, self._master)
-            self._at += max(0, len(said) - BEFORE_BYTES)
+            text = stream.read()
+            self._fault = master_fault(text, self._master)
+            self._at += max(0, len(text) - OVERLAP_BYTES)
         return bool(self._fault)
 
     def _watch(self) -> None:
-        while not self._over.wait(LOOK_EVERY_S):
+        while not self._over.wait(POLL_S):
             if self.find_reason():
                 self._end()
                 return
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Register the formats with any session, and return the session."""
+    """Register the formats with a session, and return the session."""
     formats = import_module(FORMATS)
     speculates = str(spark.conf.get(SPECULATION, "false")).lower() == "true"
-    with _active(spark):  # Spark does not tell a writer about speculation
+    with _active(spark):  # a writer cannot see whether its session speculates
         spark.dataSource.register(formats.SpeculatingMessageFormat if speculates else formats.MessageFormat)
         spark.dataSource.register(formats.SlotFormat)
     return spark
@@ -244,7 +239,7 @@ def register(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session active within a context: Spark checks there whether a name is taken, and registers elsewhere."""
+    """Make a session active within a context: Spark checks names of formats in the active session."""
     if not hasattr(spark, "sparkContext"):  # a Connect session has no context
         yield
         return
@@ -258,5 +253,5 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 
 def _activate(spark: SparkSession) -> None:
-    """Make a session active: creating a frame of local rows does that, and there is no public call for it."""
+    """Make a session active. Without a public call for that, create a frame of local rows, which does it."""
     spark.createDataFrame([], "n int")

@@ -1,7 +1,7 @@
-"""Runs a Python function as Spark tasks, on a session of this process and over Connect alike.
+"""Run a Python function as Spark tasks, in a session of this process or over Connect.
 
-This process distributes the items, and the tasks run in the Python workers that all tasks share. A Python data source
-would start two more processes for each step of its plan: to find it, to create it, to plan the read, to commit.
+This process distributes the items, and the tasks run in Python workers that are shared by all tasks. A Python data
+source would start two more processes for each step of its plan: to find it, create it, plan the read, and commit.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ RESULT: Final = "item long, result binary"
 
 
 def run_tasks(spark: SparkSession, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
-    """Return the result of a function for each item, in the items' order; one task per item.
+    """Return the result of a function for each item, in the order of the items; one task per item.
 
-    Shapes: function, items and results are pickled. Raises: Spark's form of an exception in a task.
+    Shapes: function, items and results are pickled. Raises: Spark's exception for an exception in a task.
     """
 
     def results(item: int) -> Iterator[pa.RecordBatch]:
@@ -45,7 +45,7 @@ def frame_of(
 
 
 def tasks_at_once(spark: SparkSession) -> int:
-    """Return the number of tasks that a session runs at a time; over Connect, the server's own figure."""
+    """Return how many tasks a session can run at the same time; over Connect, this is a setting of the server."""
     if hasattr(spark, "sparkContext"):
         return max(1, int(spark.sparkContext.defaultParallelism))
     return int(spark.conf.get(PARALLELISM, None) or os.cpu_count() or 1)
@@ -53,7 +53,7 @@ def tasks_at_once(spark: SparkSession) -> int:
 
 @contextmanager
 def session_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a session's setting within a context."""
+    """Set a Spark setting of a session within a context."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:
@@ -65,9 +65,9 @@ def session_setting(spark: SparkSession, name: str, value: str) -> Iterator[None
 def _tasks(
     spark: SparkSession, batches: Callable[[int], Iterator[pa.RecordBatch]], count: int, schema: str
 ) -> DataFrame:
-    def of_partition(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def partition_batches(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from batches(number)
 
-    return spark.range(0, count, 1, max(count, 1)).mapInArrow(of_partition, schema)
+    return spark.range(0, count, 1, max(count, 1)).mapInArrow(partition_batches, schema)

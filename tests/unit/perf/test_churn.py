@@ -13,10 +13,10 @@ import pytest
 from pamqp import frame
 
 from broker.perf.conductor import Stage
-from broker.perf.crew import Interruption
 from broker.perf.faults import Refusal
 from broker.perf.histogram import Histogram
 from broker.perf.peer import Address, PeerConnection, Script
+from broker.perf.process_group import Interruption
 from broker.perf.progress import RunProgress
 from broker.perf.scenarios.connections import CycleWorker, ScriptedRun
 from broker.perf.topology import RunTopology
@@ -77,13 +77,13 @@ def test_a_cycle_that_fails_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize(
-    ("total", "until_s", "asked", "last", "times"),
+    ("total", "until_s", "asked", "always", "times"),
     [(7, math.inf, False, False, 7), (7, 0.0, False, False, 0), (7, math.inf, True, False, 0), (7, 0.0, True, True, 7)],
 )
 async def test_work_ends_at_its_number_its_time_and_ctrl_c(
-    total: int, until_s: float, asked: bool, last: bool, times: int
+    total: int, until_s: float, asked: bool, always: bool, times: int
 ) -> None:
-    """Three workers share the number; none begins after the time or Ctrl-C, except the last work of a run."""
+    """Three workers share the number; none begins after the time or Ctrl-C, except the always work of a run."""
     done: list[int] = []
 
     async def work() -> None:
@@ -92,7 +92,7 @@ async def test_work_ends_at_its_number_its_time_and_ctrl_c(
         await asyncio.sleep(0)
 
     run = ScriptedRun(idle_stage(asked=asked))
-    await run.repeat([work] * 3, total, until_s=until_s, last=last)
+    await run.repeat([work] * 3, total, until_s=until_s, always=always)
     assert len(done) == times
 
 
@@ -113,7 +113,7 @@ async def test_work_without_a_number_ends_at_a_fault() -> None:
 def idle_stage(*, asked: bool = False) -> Stage:
     """Return a stage without a broker."""
     interruption = Interruption()
-    interruption.asked = asked
+    interruption.requested = asked
     options = Namespace(uri=Address("127.0.0.1", 1))
     control = create_autospec(PeerConnection)
     return Stage(options, RunTopology(()), RunProgress(quiet=True), interruption, None, control)

@@ -21,7 +21,7 @@ def report(outcome: RunOutcome, published: int, at_s: float, *, done: bool = Fal
     times = Histogram()
     times.record(1000, published)
     figures = {"tally": RunTally(published), "at_ns": at_ns, "confirm_times": times, **last}
-    outcome.take("publisher 0", figures, done=done)
+    outcome.add_report("publisher 0", figures, done=done)
 
 
 @pytest.mark.parametrize("ended_s", [2.0, 2.5])

@@ -11,7 +11,7 @@ from pamqp import commands, frame
 
 from broker.perf import wire
 from broker.perf.peer import PeerSocket
-from broker.perf.receiver import DeliveryQuota, Receiver, ReceiverPace, Watch
+from broker.perf.receiver import DeliveryQuota, LatencyRecorder, Receiver, ReceiverPace
 from broker.perf.spool import STAMP
 from tests.unit.perf.loose_peer import loose_peer
 
@@ -22,13 +22,15 @@ def delivery(tag: int, body: bytes) -> bytes:
     return frame.marshal(method, 2) + wire.content(2, body, persistent=False)
 
 
-def receiver(peer: PeerSocket, demand: ReceiverPace, quota: DeliveryQuota | None = None) -> tuple[Receiver, Watch]:
+def receiver(
+    peer: PeerSocket, demand: ReceiverPace, quota: DeliveryQuota | None = None
+) -> tuple[Receiver, LatencyRecorder]:
     """Return a started receiver and its figures."""
-    watch = Watch(demand.body_bytes)
-    made = Receiver(peer, demand, watch, quota or DeliveryQuota(None))
-    watch.start(1)
+    latencies = LatencyRecorder(demand.body_bytes)
+    made = Receiver(peer, demand, latencies, quota or DeliveryQuota(None))
+    latencies.start(1)
     made.start(1)
-    return made, watch
+    return made, latencies
 
 
 def acks(end: socket.socket) -> list[tuple[int, bool]]:
@@ -75,25 +77,25 @@ def test_a_quota_is_shared_and_nothing_above_it_is_acked() -> None:
 def test_times_are_from_due_and_from_sent() -> None:
     """Both latencies of every message are recorded, also in full buffers; foreign timestamps are ignored."""
     with loose_peer(2) as (peer, broker):
-        one, watch = receiver(peer, ReceiverPace(0, 16))
+        one, latencies = receiver(peer, ReceiverPace(0, 16))
         now_ns = time.monotonic_ns()
         bodies = [STAMP.pack(now_ns - 5_000_000, now_ns - 2_000_000)] * 40 + [STAMP.pack(1 << 61, 0), bytes(16)]
         broker.send(b"".join(delivery(tag, body) for tag, body in enumerate(bodies, 1)))
         one.react(EVENT_READ, 1)
         assert one.delivered == 42
-        assert (watch.due_times.count, watch.sent_times.count, watch.late_times.count) == (40, 40, 40)
-        assert watch.due_times.percentile(1) >= 4_990_000
-        assert watch.late_times.percentile(99) == pytest.approx(3_000_000, rel=0.001)
+        assert (latencies.due_times.count, latencies.sent_times.count, latencies.late_times.count) == (40, 40, 40)
+        assert latencies.due_times.percentile(1) >= 4_990_000
+        assert latencies.late_times.percentile(99) == pytest.approx(3_000_000, rel=0.001)
 
 
 def test_of_many_messages_a_sample_stands_for_all() -> None:
     """Some messages of a full buffer are measured, and each counts for several."""
-    watch = Watch(16)
-    watch.start(1)
-    watch.now_ns = 1000
-    watch.record(STAMP.pack(400, 900) * 1000, 0, 16, 1000)
-    assert (watch.due_times.count, watch.due_times.percentile(50)) == (1000, 600)
-    assert (watch.sent_times.count, watch.sent_times.percentile(50)) == (1000, 100)
+    latencies = LatencyRecorder(16)
+    latencies.start(1)
+    latencies.now_ns = 1000
+    latencies.record(STAMP.pack(400, 900) * 1000, 0, 16, 1000)
+    assert (latencies.due_times.count, latencies.due_times.percentile(50)) == (1000, 600)
+    assert (latencies.sent_times.count, latencies.sent_times.percentile(50)) == (1000, 100)
 
 
 def test_a_rate_pauses_reading() -> None:

@@ -173,7 +173,7 @@ def test_every_body_is_shown_once(cuts: list[int], frame_max: int) -> None:
         seen.extend(bytes(buffer[at + stride * number : at + stride * number + 8]) for number in range(count))
 
     stream = b"".join(delivery(tag, frame_max=frame_max, filling=b"%08d-waiting" % tag) for tag in range(1, 41))
-    scanner = Scanner(watch=watch)
+    scanner = Scanner(on_bodies=watch)
     feed(scanner, stream, cuts)
     assert scanner.deliveries == 40
     assert seen == [b"%08d" % tag for tag in range(1, 41)]

@@ -110,9 +110,9 @@ def test_a_slot_is_released_when_the_lake_has_its_batch_and_no_sooner(world: Wor
     run.begin()
     assert world.catalog.cursors() == {"audit": 0}
     copied = world.copied(run, [1, 2])
-    assert (run.step().batches, world.catalog.cursors()) == (0, {"audit": 0})
+    assert (run.release_slots().batches, world.catalog.cursors()) == (0, {"audit": 0})
     run.commit(copied, StreamOffset.at(world.folder.view, 2))
-    totals = run.step()
+    totals = run.release_slots()
     assert (totals.batches, totals.slots, totals.rows, totals.seal) == (1, 2, 20, 2)
     assert totals.lag is not None
     assert (totals.lag["lag_slots"], totals.lag["lag_messages"]) == (1, 10)
@@ -136,16 +136,16 @@ def test_a_broker_that_does_not_run_leaves_the_release_for_later(world: World) -
     run = world.run()
     run.begin()
     world.batch(run, [1, 2])
-    run.step()
+    run.release_slots()
     world.now_s += 1.9
-    run.step()
+    run.release_slots()
     assert world.catalog.cursors() == {}
-    assert world.said == ["the cursor stays where it is for now: no broker runs there"]
+    assert world.said == ["the cursor is not moved for now: no broker runs there"]
     world.catalog.runs = True
-    run.step()
+    run.release_slots()
     assert world.catalog.cursors() == {}
     world.now_s += 0.1
-    run.step()
+    run.release_slots()
     assert world.catalog.cursors() == {"audit": 2}
     run.end()
 
@@ -168,7 +168,7 @@ def test_a_new_archive_begins_behind_what_the_lake_has(world: World) -> None:
     both.begin()
     assert both.note.start.seal == 0
     world.batch(both, [1, 2, 3, 4, 5])
-    assert both.step().rows == 25
+    assert both.release_slots().rows == 25
     assert world.lake.archived(world.folder.store) == {("/", "audit"): {"": 5}, ("/", "other"): {"": 4}}
     both.end()
 
@@ -193,7 +193,9 @@ def test_a_gap_behind_the_archive_is_refused_unless_it_is_allowed(world: World) 
     world.archived([1])
     for seal in world.folder.view.seals[1:]:
         world.folder.add_gap(seal)
-    with pytest.raises(SlotGap, match=r"^2 slots with 20 messages had gone .*: slot 2 of tap 'audit' \(10 messages\)"):
+    with pytest.raises(
+        SlotGap, match=r"^2 slots with 20 messages had disappeared .*: slot 2 of tap 'audit' \(10 messages\)"
+    ):
         world.run().begin()
 
 
@@ -206,7 +208,7 @@ def test_a_gap_before_the_first_batch_is_refused_too(world: World, reason: str, 
     gone = world.folder.view.seals[seal - 1]
     world.folder.add_gap(gone, reason) if seal == 1 else world.folder.lose(gone, reason)
     for _ in range(2):
-        with pytest.raises(SlotGap, match=rf"^1 slot with 10 messages had gone .*: slot {seal} of tap 'audit' "):
+        with pytest.raises(SlotGap, match=rf"^1 slot with 10 messages had disappeared .*: slot {seal} of tap 'audit' "):
             world.run().begin()
     run = world.run()
     run.begin(allow_gap=True)
@@ -268,7 +270,7 @@ def test_two_runs_of_one_archive_are_refused(world: World) -> None:
     """The second run is refused and the first continues; when that has ended, another may run."""
     first, second = world.run(), world.run()
     first.begin()
-    with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' already works on"):
+    with pytest.raises(LakeRefused, match="an archive with the cursor 'archive' already runs on"):
         second.begin()
     first.end()
     second.begin()
@@ -290,7 +292,7 @@ def test_an_archive_that_another_one_outran_leaves_no_cursors(world: World, monk
         first = world.run("first")
         first.begin()
         world.batch(first, [1, 2, 3, 4])
-        first.step()
+        first.release_slots()
         first.end()
 
     def archive(spark: Any = None, **options: Any) -> Summary:
@@ -394,9 +396,9 @@ def test_a_batch_whose_bad_records_alone_are_in_the_lake_is_repeated(world: Worl
     def tasks(work: Any, items: Sequence[Any]) -> list[Copied]:
         return [work(item) for item in items]
 
-    assert again.take(stream, target, tasks)
+    assert again.copy_batch(stream, target, tasks)
     assert (again.totals.seal, again.totals.rows, again.totals.bad) == (2, 19, 1)
-    assert again.take(stream, target, tasks) and not again.take(stream, target, tasks)
+    assert again.copy_batch(stream, target, tasks) and not again.copy_batch(stream, target, tasks)
     assert (len(messages_of(world.lake.place.root)), len(rows_of(world.lake.bad_table.folder))) == (29, 1)
     again.end()
 
@@ -424,7 +426,7 @@ def test_a_lake_that_was_put_back_takes_its_batches_again(world: World, tmp_path
     world.batch(run, [1])
     shutil.copytree(tmp_path / "lake", tmp_path / "copy")
     world.batch(run, [2])
-    run.step()
+    run.release_slots()
     run.end()
     shutil.rmtree(tmp_path / "lake")
     shutil.copytree(tmp_path / "copy", tmp_path / "lake")
@@ -442,13 +444,13 @@ def test_a_lake_that_was_put_back_takes_its_batches_again(world: World, tmp_path
 
 def test_a_follower_puts_its_small_files_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower compacts when enough small files exist, those of earlier runs included, and again later."""
-    monkeypatch.setattr(archive_run, "TENDED_FILES", 3)
+    monkeypatch.setattr(archive_run, "COMPACT_FILES", 3)
     for at in range(6):
         run = world.run()
         run.begin()
         world.batch(run, [at + 1])
-        run.step()
-        run.tend()
+        run.release_slots()
+        run.maintain()
         run.end()
         world.folder.add_slot("audit", numbered(10))
         assert len(world.lake.files()) == (1, 2, 1, 2, 1, 2)[at]
@@ -458,7 +460,7 @@ def test_a_follower_puts_its_small_files_together(world: World, monkeypatch: pyt
 def test_an_archive_of_all_taps_is_refused_where_some_may_not_be_read(world: World) -> None:
     """Hidden slots would count as archived if the right came later; an archive of named taps has no hidden slots."""
     world.catalog.partial = True
-    with pytest.raises(LakeRefused, match="name those that are meant with --tap"):
+    with pytest.raises(LakeRefused, match="name the taps with --tap"):
         world.run().begin()
     with pytest.raises(LakeRefused, match="may not read every tap"):
         world.run(taps=["a*"]).begin()

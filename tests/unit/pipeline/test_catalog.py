@@ -57,7 +57,7 @@ def test_the_log_is_read_on_as_it_grows(tmp_path: Path) -> None:
 
 def test_a_long_log_is_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The lines of a log are not all in memory at once; their texts are shared."""
-    monkeypatch.setattr(catalogs, "PART_BYTES", 600)
+    monkeypatch.setattr(catalogs, "BLOCK_BYTES", 600)
     folder = SlotFolder(tmp_path)
     for _ in range(9):
         folder.add_slot("t", numbered(1))

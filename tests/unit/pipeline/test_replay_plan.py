@@ -68,9 +68,9 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("{", "cannot be read"),
-        ("[]", "not a state of a replay"),
+        ("[]", "not the state of a replay"),
         ('{"format": 9}', "another version"),
-        ('{"format": 1, "selection": "another"}', "replayed something else"),
+        ('{"format": 1, "selection": "another"}', "replayed another selection"),
     ],
 )
 def test_a_state_of_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:

@@ -225,7 +225,7 @@ def test_other_options_on_an_old_checkpoint_are_refused(tmp_path: Path) -> None:
     """A batch that is planned again must have the same range, so other options are refused."""
     folder = folder_of(tmp_path, 3)
     [(start, end)] = batches(stream(folder))
-    with pytest.raises(SourceRefused, match="options of a stream that has a checkpoint stay as they were"):
+    with pytest.raises(SourceRefused, match="the options of a stream with a checkpoint must not change"):
         stream(folder, from_="seal:2").partitions(start, end)
 
 

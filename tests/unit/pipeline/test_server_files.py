@@ -16,12 +16,12 @@ import pytest
 
 from broker.pipeline import job as session_choice
 from broker.pipeline.faults import JobFailed, ServerRefused
-from broker.pipeline.job import Progress, choose
+from broker.pipeline.job import Progress, choose_session
 from broker.pipeline.jobs import server as server_job
 from broker.pipeline.jobs.server import ServerOptions, run_server
 from broker.pipeline.spark.server import stop, versions
 from broker.pipeline.spark.server_files import ServerFiles, ServerRequest, ServerState
-from broker.pipeline.spark.server_process import LOADED
+from broker.pipeline.spark.server_process import PRELOADED
 
 STATE = ServerState(
     pid=os.getpid(), port=1, token="secret", master="local[2]", cores=2, memory="1g", idle_s=60.0,
@@ -124,21 +124,21 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ServerFiles:
 
 def test_a_command_says_which_session_it_uses(files: ServerFiles, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command uses a server that fits its arguments, else its own Spark, and prints the reason."""
-    monkeypatch.setattr(session_choice, "why_not", lambda _: "")
+    monkeypatch.setattr(session_choice, "incompatibility", lambda _: "")
     pid = os.getpid()
-    assert str(choose(arguments())) == f"session: the Spark server with pid {pid} (local[2], 1g)"
-    assert choose(arguments(conf=[("spark.sql.ansi.enabled", "false")])).server == STATE
+    assert str(choose_session(arguments())) == f"session: the Spark server with pid {pid} (local[2], 1g)"
+    assert choose_session(arguments(conf=[("spark.sql.ansi.enabled", "false")])).server == STATE
     for given, said in (
         ({"cold": True}, "--cold"),
         ({"master": "local[4]"}, "--master local[4]"),
         ({"driver_memory": "2g"}, "--driver-memory 2g"),
         ({"conf": [("spark.ui.enabled", "true")]}, "--conf spark.ui.enabled"),
     ):
-        assert str(choose(arguments(**given))) == f"session: Spark of its own ({said})"
+        assert str(choose_session(arguments(**given))) == f"session: Spark of its own ({said})"
     with pytest.raises(ServerRefused, match=r"^--warm and --master local\[4\]: the server has its own"):
-        choose(arguments(warm=True, master="local[4]"))
+        choose_session(arguments(warm=True, master="local[4]"))
     files.remove()
-    assert str(choose(arguments())) == "session: Spark of its own (no server runs: --warm starts one)"
+    assert str(choose_session(arguments())) == "session: Spark of its own (no server runs: --warm starts one)"
 
 
 def test_a_start_with_other_options_is_refused(files: ServerFiles) -> None:
@@ -153,25 +153,25 @@ def test_a_start_with_other_options_is_refused(files: ServerFiles) -> None:
 
 def test_what_a_server_loads_first_is_there() -> None:
     """The modules that a server loads first exist; no import statement names them."""
-    for name in LOADED:
+    for name in PRELOADED:
         import_module(name)
 
 
 def test_a_server_of_another_version_is_not_used(files: ServerFiles) -> None:
     """A command continues without a server of another version, or is refused if it requires a server."""
     files.write(replace(STATE, versions="SlotMQ 0.0, PySpark 3.5"))
-    assert "it runs SlotMQ 0.0, PySpark 3.5, this is" in str(choose(arguments()))
+    assert "it runs SlotMQ 0.0, PySpark 3.5, this is" in str(choose_session(arguments()))
     with pytest.raises(ServerRefused, match=r"slotmq pipeline server stop$"):
-        choose(arguments(warm=True))
+        choose_session(arguments(warm=True))
 
 
 @BROKEN
 def test_a_broken_state_blocks_no_command(files: ServerFiles, change: str) -> None:
     """A command says in its first line why it has a Spark of its own; one that requires a server is refused."""
     broken(files.folder / "server.json", change)
-    assert str(choose(arguments())).startswith(f"session: Spark of its own ({files.folder}/server.json ")
+    assert str(choose_session(arguments())).startswith(f"session: Spark of its own ({files.folder}/server.json ")
     with pytest.raises(ServerRefused, match=r"slotmq pipeline server stop$"):
-        choose(arguments(warm=True))
+        choose_session(arguments(warm=True))
 
 
 @BROKEN
@@ -195,5 +195,5 @@ def test_a_stop_trusts_no_pid_that_others_may_have_written(tmp_path: Path) -> No
     files.write(STATE)
     broken(tmp_path / "server.json", "text")
     (tmp_path / "server.alive").chmod(0o666)
-    with pytest.raises(JobFailed, match=r"^end the process that has .*server\.alive locked$"):
+    with pytest.raises(JobFailed, match=r"^end the process that has locked .*server\.alive$"):
         stop(files)

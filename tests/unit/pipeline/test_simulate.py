@@ -130,8 +130,8 @@ def test_the_bytes_of_one_update_as_counted_by_hand() -> None:
     traffic = network.take_traffic()
     conjunction = Conjunction(SPACE, "d")
     update = Update(2, full=False, last=True, added=(conjunction,), slice={"leaf3": 2}, touched=(SPACE,))
-    assert (traffic.packets, traffic.told_packets) == (2 * 3, 2 * 3)  # 3 edges up or between inner nodes, 3 to leaves
-    assert traffic.bytes + traffic.told_bytes == 6 * (len(encode(update)) + len(encode(UpdateAck(2))))
+    assert (traffic.packets, traffic.leaf_packets) == (2 * 3, 2 * 3)  # 3 edges up or between inner nodes, 3 to leaves
+    assert traffic.bytes + traffic.leaf_bytes == 6 * (len(encode(update)) + len(encode(UpdateAck(2))))
 
 
 @pytest.mark.parametrize("redundancy", [1, 2])
@@ -166,7 +166,7 @@ def test_sites_that_are_not_observed_change_nothing_for_the_others() -> None:
         network.settle()
     whole_traffic, part_traffic = (network.take_traffic() for network in networks)
     assert part_traffic.bytes == whole_traffic.bytes
-    assert part_traffic.told_bytes * 7 == whole_traffic.told_bytes * 1  # of seven other leaves it is told one
+    assert part_traffic.leaf_bytes * 7 == whole_traffic.leaf_bytes * 1  # of seven other leaves it is told one
     assert networks[0].crash("inner0.0") == networks[1].crash("inner0.0")
 
 
@@ -234,7 +234,7 @@ def crossings(tree: SimulatedTree, wanted: dict[str, set[str]], leaf: str, key: 
 def test_a_change_among_many_equal_subscriptions_tells_only_its_start(aggregation: str) -> None:
     """Among a million no subscription is the first or last of its pattern: each link carries one short update."""
     row = tabled(replace(SMALL, subscriptions=1_000_000, aggregation=aggregation))
-    assert row.told_changes == row.changes == levels.TOLD_CHANGES
+    assert row.told_changes == row.changes == levels.ANNOUNCED_CHANGES
     assert row.told_bytes is not None
     assert row.told_bytes <= row.changes * row.links * 96
 
@@ -299,7 +299,7 @@ def rows_of(plans: Iterable[SimulationPlan]) -> list[dict[str, Any]]:
 
 def test_progress_counts_the_tasks_that_have_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """While simulations run, the step of the job says how many of them are done."""
-    monkeypatch.setattr(job, "LOOK_EVERY_S", 0.001)
+    monkeypatch.setattr(job, "POLL_S", 0.001)
     third, steps = Event(), []
 
     class Seen:
@@ -312,7 +312,7 @@ def test_progress_counts_the_tasks_that_have_ended(monkeypatch: pytest.MonkeyPat
     tracker = SimpleNamespace(getActiveStageIds=lambda: list(stages), getStageInfo=stages.get)
     spark: Any = SimpleNamespace(sparkContext=SimpleNamespace(statusTracker=lambda: tracker))
     seen: Any = Seen()
-    with job._told(spark, seen, "of 9 simulations done"):
+    with job._progress_shown(spark, seen, "of 9 simulations done"):
         assert third.wait(30)
     assert steps[:3] == ["0 of 9 simulations done", "4 of 9 simulations done", "4 of 9 simulations done"]
 

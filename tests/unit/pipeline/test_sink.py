@@ -165,7 +165,7 @@ def test_bad_rows_are_kept(broker: Broker, tmp_path: Path) -> None:
         101: (0, "the routing_key is null"),
         102: (0, "the exchange has 256 bytes, and can have 255"),
         103: (0, "column headers: headers are a JSON object"),
-        104: (0, "properties_raw holds no properties: SYNTAX_ERROR - content header without property flags"),
+        104: (0, "properties_raw is not valid: SYNTAX_ERROR - content header without property flags"),
         105: (0, "invalid expiration 'soon': no_integer"),
         106: (0, "column priority: 256 is not an octet"),
         107: (0, "column message_id: a short string cannot hold 256 octets"),
@@ -224,7 +224,7 @@ def test_a_task_without_rows_connects_nowhere() -> None:
         ("body binary", {"exchange": "x"}, "there is no column 'routing_key', and no option routingKey"),
         ("body binary", {"routingKey": "k"}, "there is no column 'exchange', and no option exchange"),
         ("body int", {"routingKey": "k", "exchange": ""}, "the column 'body' should be binary or string, not int"),
-        ("body string, date date", {}, "the column 'date' means nothing to a message: drop it"),
+        ("body string, date date", {}, "the column 'date' is not part of a message: drop it"),
         (
             "body string, seal bigint, slot bigint",
             {"routingKey": "k", "exchange": "", "producer": "p"},

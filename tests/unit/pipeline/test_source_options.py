@@ -14,7 +14,7 @@ from broker.pipeline.faults import (
     SlotMissing,
     SourceRefused,
     fault_in,
-    said_plainly,
+    without_worker_trace,
 )
 from broker.pipeline.formats import arrow_schema_of
 from broker.pipeline.lake.lake import Lake
@@ -75,16 +75,16 @@ def test_taps_and_queues_are_told_apart(given: dict[str, str], taps: tuple[str, 
 def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
     """A tap name may contain glob characters."""
     options = SourceOptions.read({"path": "data", "tap": "[x]"})
-    assert options.takes("/", "[x]")
-    assert options.takes("/", "x")
-    assert not options.takes("/", "y")
+    assert options.selects("/", "[x]")
+    assert options.selects("/", "x")
+    assert not options.selects("/", "y")
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
         ({"taps": "a"}, "there is no option 'taps'; did you mean tap?"),
-        ({"frobnicate": "a"}, "there is no option 'frobnicate', but path, url,"),
+        ({"frobnicate": "a"}, "there is no option 'frobnicate'; the options are path, url,"),
         ({"tap": "a", "queue": "b"}, "of the options tap and queue only one"),
         ({"queue": "amq.tap.a,b"}, "taps and other queues cannot be read at once"),
         ({"tap": "a,,b"}, "has an empty name in it"),
@@ -94,7 +94,7 @@ def test_a_name_with_signs_of_a_glob_is_also_a_name() -> None:
         ({"failOnGap": "yes"}, "the option failOnGap should be true or false, not 'yes'"),
         ({"maxRowsPerTrigger": "0"}, "the option maxRowsPerTrigger should be a whole number from 1 on"),
         ({"columns": "body,bdoy"}, "there is no column 'bdoy'"),
-        ({"columns": "body,body"}, "column 'body' comes twice"),
+        ({"columns": "body,body"}, "column 'body' is named twice"),
     ],
 )
 def test_what_cannot_be_understood_is_refused_in_one_line(given: dict[str, str], said: str) -> None:
@@ -153,7 +153,7 @@ def test_a_fault_is_found_in_what_spark_made_of_it(monkeypatch: pytest.MonkeyPat
     for secret, hidden in ((None, ""), ("x", "1")):
         if secret is not None:
             monkeypatch.setenv("PYTHON_WORKER_FACTORY_SECRET", secret)
-        with pytest.raises(PipelineFault), said_plainly():
+        with pytest.raises(PipelineFault), without_worker_trace():
             raise SourceRefused("no")
         assert os.environ["SPARK_HIDE_TRACEBACK"] == hidden
 

@@ -131,6 +131,6 @@ def test_the_log_of_a_running_server_stays(folder: Path) -> None:
 def test_the_last_words_are_those_that_say_something(tmp_path: Path) -> None:
     """Stack frames and the launcher's warnings are skipped."""
     log = SparkLog(tmp_path / "log")
-    assert log.last_words() == ""
+    assert log.last_line() == ""
     log.path.write_text("WARNING: Using incubator modules: x\nError occurred: Too small maximum heap\n\tat x.y\n\n")
-    assert log.last_words() == f"Error occurred: Too small maximum heap (in full: {log.path})"
+    assert log.last_line() == f"Error occurred: Too small maximum heap (in full: {log.path})"
