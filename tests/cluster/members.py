@@ -19,6 +19,7 @@ from broker.cluster.database import Database
 from broker.cluster.database_rows import ClusterMember, LeasedRow, SharedCall
 from broker.cluster.hint import Hint
 from broker.cluster.node import BOOT_TIME, ClusterNode
+from broker.cluster.tenure import TenureState
 from tests.deadline import DEADLINE_S
 
 LEASE_MS = 500
@@ -81,6 +82,7 @@ class TestNode:
     async def lost(self, reason: str) -> None:
         assert not self.node.may_act()
         await self.may_be_lost.wait()
+        assert self.node.state is TenureState.LOST, "the next epoch began"
         self.told.append("lost")
         self.reasons.append(reason)
 

@@ -55,12 +55,12 @@ TABLE: Final = r"""
 # the cached sufficiency is not reset when interest changes
 -if self._version != interest.version:
 +if self._version < 0:
+@ overlay/forwarding.py: unit/overlay/test_forwarding
 # silence is claimed over a gap
 -if unwanted.is_continued_by(run):
 -            return
 +if unwanted.vector_at == run.vector_at:
 +            return
-@ overlay/forwarding.py: unit/overlay/test_forwarding
 # silence is extended over a gap
 -if unwanted is not None and unwanted.is_continued_by(run):
 +if unwanted is not None and unwanted.vector_at == run.vector_at:
