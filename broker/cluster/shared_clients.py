@@ -113,7 +113,7 @@ class SharedClients(MqttClients):
             try:
                 await self._ask(ended, asking)
             except StatementRefused as error:
-                self._ended[:0] = ended  # released with the next claim
+                self._ended[:0] = ended  # released with the next call
                 for number in asking.values():
                     self._answer(number, str(error))
             if self._asking:

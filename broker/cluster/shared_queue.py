@@ -164,11 +164,11 @@ class SharedQueue(Queue):
         self.note_answer(Asked(self, "declare", None, count, (0, 0, 0)), FRESH_MS)
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of ready messages and of consumers on all nodes, as requested by `before`."""
+        """Return the numbers of ready messages and of consumers on all nodes, as requested by `prepare_for`."""
         return super().counts() if self._counted is None else self._counted[:2]
 
     def ready_by_priority(self) -> dict[int, int]:
-        """Return the number of ready messages of each level on all nodes, as requested by `before`."""
+        """Return the number of ready messages of each level on all nodes, as requested by `prepare_for`."""
         return super().ready_by_priority() if self._by_priority is None else self._by_priority
 
     def note_ready(self, by_priority: dict[int, int]) -> None:
@@ -185,7 +185,7 @@ class SharedQueue(Queue):
         return level
 
     def held(self) -> int:
-        """Return the number of unacked messages on all nodes, as requested by `before`."""
+        """Return the number of unacked messages on all nodes, as requested by `prepare_for`."""
         return super().held() if self._counted is None else self._counted[2]
 
     def remaining(self) -> int:

@@ -408,7 +408,8 @@ class MqttConnection(Connection):
         answers, channel = session.vhost.answers, self.channels[CHANNEL]
         mark = answers.mark()
         session.renew_expiry(session.expiry_s)
-        if not session.expiry_s:
+        if not session.expiry_s and self._context.qos_max == 2:  # in a cluster other nodes would poll for the expiry
+            session.end_with_broker()
             handshakes.keep_in_memory(self._client_id)
         answers.fulfil(channel, answers.promise(channel, None), self._subject, mark)
 

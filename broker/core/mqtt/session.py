@@ -113,12 +113,16 @@ class MqttSession(SessionOfChannel):
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
     def renew_expiry(self, expiry_s: int) -> None:
-        """Set the expiry that the client requests. A session that ends with its connection is deleted with it; after a
-        crash of the broker its queues expire at once.
-        """
+        """Set the expiry that the client requests; the queues of a session whose expiry is 0 are deleted at its end."""
         self.expiry_s = expiry_s
+        if expiry_s:
+            for queue in self.kept_queues():
+                self.vhost.queues.change_expiry(queue, expiry_s * 1000)
+
+    def end_with_broker(self) -> None:
+        """Let the queues of an earlier connection expire at once if the broker is killed during this connection."""
         for queue in self.kept_queues():
-            self.vhost.queues.change_expiry(queue, max(1, expiry_s * 1000))
+            self.vhost.queues.change_expiry(queue, 1)
 
     def resume(self, qos: int) -> None:
         """Consume the queue of an earlier connection, if there is one. Raises: ChannelError 403."""
