@@ -138,7 +138,7 @@ class OverlayRun(Run):
         down = [f"{name} {facts['state']}" for name, facts in self._now.items() if facts["state"] != "up"]
         forwarded = sum(passed(self._now[name]) for name in MIDDLE)
         filtered = sum(self._now[name].get("filtered", 0) for name in MIDDLE)
-        return f"brokers {', '.join(down) or 'all up'}; middle: {forwarded:,} forwarded, {filtered:,} filtered"
+        return f"brokers {', '.join(down) or 'all up'}; middle: {forwarded:,} passed on, {filtered:,} filtered"
 
     def _above(self) -> str:
         return "\n".join(aligned(COLUMNS, [cells(name, facts) for name, facts in self._now.items()]))

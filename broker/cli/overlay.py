@@ -61,8 +61,8 @@ def broker_lines(broker: Mapping[str, Any]) -> Iterable[str]:
     else:
         yield from _table("passing", broker["passing"], ("leaf", "vhost", "exchange", "reached", "from"))
         yield (
-            f"  {counted(broker['matched'], 'messages')} sent because they are wanted, {broker['flooded']} because not "
-            f"enough was known, {broker['filtered']} left out"
+            f"  {counted(broker['matched'], 'messages')} forwarded as wanted, {broker['flooded']} for lack "
+            f"of knowledge, {broker['filtered']} filtered"
         )
 
 

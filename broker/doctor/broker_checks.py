@@ -37,7 +37,8 @@ def port_findings(settings: Settings) -> Iterator[Diagnosis]:
             continue
         found = f"{setting} = {number} on {host}: {reason}"
         advice = f"stop the program that uses it (ss -ltnp shows it), or change {setting}"
-        yield bad("port", found, advice) if is_needed else warn("port", found, f"{advice}; it starts without")
+        optional = f"{advice}; the broker starts without it"
+        yield bad("port", found, advice) if is_needed else warn("port", found, optional)
 
 
 def _taken(host: str, port: int) -> str:

@@ -81,7 +81,7 @@ def _kind(folder: Path) -> Diagnosis:
     if kind in NETWORK:
         return warn("file system", f"{kind}: a network file system", "put server.data_dir on a local disk")
     if kind in LAYERED:
-        return warn("file system", f"{kind}: the container's end deletes it", "mount a volume at server.data_dir")
+        return warn("file system", f"{kind}: deleted with the container", "mount a volume at server.data_dir")
     return fine("file system", kind or "unknown")
 
 

@@ -136,6 +136,6 @@ def _backlog(settings: Settings) -> Iterator[Diagnosis]:
         wanted = settings.server.backlog
         found = f"net.core.somaxconn = {limit} for server.backlog = {wanted}"
         if limit < wanted:
-            yield warn("kernel", found, f"sysctl -w net.core.somaxconn={wanted}, against refused bursts of clients")
+            yield warn("kernel", found, f"sysctl -w net.core.somaxconn={wanted}: else bursts of clients are refused")
         else:
             yield fine("kernel", found)

@@ -54,7 +54,7 @@ async def test_commands_show_explain_and_forget(tmp_path: Path, capsys: pytest.C
             code, text = await said(capsys, *folder)
             assert code == 0
             assert "leaf l of tree node site-l" in text
-            assert "2 messages sent because they are wanted" in text
+            assert "2 messages forwarded as wanted" in text
             code, text = await said(capsys, "explain", "a.7", *folder)
             assert [line.split("\t")[1:] for line in text.splitlines() if line.startswith("x\t")] == [
                 ["m", "site-l", "no", "nobody there wants it", "l"],

@@ -54,7 +54,7 @@ def vhost_lines(engines: list[Engine]) -> Iterator[str]:
     pagers = [engine.pager for engine in engines]
     yield each("slotmq_log_bytes", GAUGE, "Size of the log", [sum(log.segments.values()) for log in logs])
     yield each("slotmq_log_segments", GAUGE, "Segments of the log", [len(log.segments) for log in logs])
-    yield each("slotmq_log_pending_bytes", GAUGE, "Bytes that are not written yet", [log.pending_bytes for log in logs])
+    yield each("slotmq_log_pending_bytes", GAUGE, "Bytes since the last commit", [log.pending_bytes for log in logs])
     yield each("slotmq_fsync_total", COUNTER, "Calls of fdatasync on the log", [log.syncs for log in logs])
     yield each("slotmq_fsync_seconds_total", COUNTER, "Time of fdatasync on the log", [log.syncing_s for log in logs])
     yield each("slotmq_resident_bytes", GAUGE, "Messages in memory", [pager.resident_bytes for pager in pagers])

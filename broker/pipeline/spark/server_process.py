@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 POLL_S: Final = 5.0
 ENDING_MAX_S: Final = 60.0
-ENDING_LOOK_S: Final = 0.1
+ENDING_POLL_S: Final = 0.1
 PRELOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # the imports of tasks
 WARM_ROWS: Final = 20_000
 WARM_ROUNDS: Final = 3
@@ -47,7 +47,7 @@ def main() -> int:
     while not place.live():  # the previous server is still ending
         if time.monotonic() > given_up_s:
             return _answer({"error": "another server does not end"})
-        time.sleep(ENDING_LOOK_S)
+        time.sleep(ENDING_POLL_S)
     place.remove()
     stopped = threading.Event()
     try:

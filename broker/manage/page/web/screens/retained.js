@@ -62,7 +62,7 @@ async function showing(words, { topic }) {
 function deleting(words, rows) {
   return ask({
     title: rows.length === 1 ? `Delete the retained message of ${rows[0].topic}?` : `Delete the retained messages of ${count(rows.length)} topics?`,
-    body: [h("p", {}, "Later subscriptions do not receive them. Clients that are subscribed now are not notified.")],
+    body: [h("p", {}, "Later subscriptions receive nothing. Clients that are subscribed now are not notified.")],
     action: "Delete",
     look: "danger",
     submit: async () => {
