@@ -111,7 +111,8 @@ def _answering(name: str, silence_s: float | None) -> Iterator[None]:
     try:
         yield
     except TimeoutError:
-        raise Unanswered(f"{name} did not answer within {silence_s:g} s") from None
+        limit = "" if silence_s is None else f" within {silence_s:g} s"
+        raise Unanswered(f"{name} did not answer{limit}") from None
     except OSError as error:
         raise Unanswered(f"{name} does not answer: {error.strerror or error}") from None
 

@@ -74,7 +74,7 @@ def _property(text: str) -> tuple[str, Any]:
 
 def _publish(arguments: argparse.Namespace) -> int:
     if arguments.body is not None and (arguments.file is not None or arguments.lines):
-        raise BadUsage("give either a BODY, or --file and --lines")
+        raise BadUsage("give either a BODY, or --file or --lines")
     properties = _properties(arguments)
     total = {"published": 0, "unroutable": 0, "refused": 0}
     stops: list[bool] = []

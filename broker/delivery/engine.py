@@ -80,7 +80,7 @@ class Engine(TurnEngine):
         self._checkpoint_at = loop.time()
         self._checkpoint_interval_s = settings.store.checkpoint_interval_ms / 1000
         self.pager = Pager(store, settings.memory.resident_max_bytes, settings.slots.window_ms, turn)
-        self.reader = SlotReader(store, loop, self.pager.kept, fail, turn.schedule)
+        self.reader = SlotReader(store, loop, self.pager.opened, fail, turn.schedule)
         awaited = AwaitedQueues(self.deadlines, turn, self.schedule.deliver)
         self.workers = Workers(NODE, settings.slots.workers, self.reader, self.schedule.deliver, awaited)
         store.log.time_syncs(time.perf_counter)
@@ -89,7 +89,7 @@ class Engine(TurnEngine):
             store=store,
             assign=self.workers.assign,
             retire=self.workers.release,
-            opened=self.pager.kept,
+            opened=self.pager.opened,
             read=self.reader.read,
             moments=self.reader.moments,
             fetch=self.reader.fetch,

@@ -97,7 +97,7 @@ class Pager:
         """Set the memory budget, from the next tick on."""
         self.budget_bytes = budget_bytes
 
-    def kept(self, level: Level, slot: Slot) -> None:
+    def opened(self, level: Level, slot: Slot) -> None:
         """Add a slot whose messages are in memory from now on."""
         known = self._resident.get(slot)
         young = self._resident[slot] = _Resident(level, slot, self._clock.now_ms)

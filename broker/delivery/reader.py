@@ -41,14 +41,14 @@ class SlotReader:
         self,
         store: VhostStore,
         loop: asyncio.AbstractEventLoop,
-        kept: Callable[[Level, Slot], None],
+        opened: Callable[[Level, Slot], None],
         fail: Callable[[BaseException], None],
         schedule: Callable[[], None],
     ) -> None:
-        """`schedule` schedules a turn, `kept` counts a slot that is in memory again, `fail` ends the broker."""
+        """`schedule` schedules a turn, `opened` counts a slot that is in memory again, `fail` ends the broker."""
         self._store = store
         self._loop = loop
-        self._kept = kept
+        self._opened = opened
         self._fail = fail
         self._schedule = schedule
         self._reading: set[asyncio.Future[Any]] = set()
@@ -213,7 +213,7 @@ class SlotReader:
         lost: list[int] = []
         if missing > acks.count:
             lost = [index for index in slot.ready_indexes() if found[index] is None]
-        self._kept(level, slot)
+        self._opened(level, slot)
         if lost:
             _log.error("messages.lost", queue=level.queue.name, slot=slot.first, count=len(lost))
             level.lose(slot, lost)

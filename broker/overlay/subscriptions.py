@@ -26,11 +26,11 @@ class BindingBatch:
     def add(self, space: Space, change: RootDiff) -> None:
         """Add a change of roots; the addition and removal of a root within the batch cancel out."""
         for pattern in change.added:
-            self._add_root(Conjunction(space, pattern.text), added=True)
+            self._record_root(Conjunction(space, pattern.text), added=True)
         for pattern in change.removed:
-            self._add_root(Conjunction(space, pattern.text), added=False)
+            self._record_root(Conjunction(space, pattern.text), added=False)
 
-    def _add_root(self, root: Conjunction, *, added: bool) -> None:
+    def _record_root(self, root: Conjunction, *, added: bool) -> None:
         if self.roots.pop(root, added) == added:
             self.roots[root] = added
 

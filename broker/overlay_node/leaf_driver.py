@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _log = get_logger()
 
 DELIVERIES_AT_ONCE: Final = 500  # messages of other brokers that are published in one turn
-NO_LIMIT: Final = 1 << 62
+ALL_BINDINGS: Final = 1 << 62
 INCARNATION_BITS: Final = 63
 EPOCH_S: Final = 1_577_836_800  # 2020-01-01
 NUMBER_SHIFT: Final = 16  # a stream has fewer than 65,536 messages per second on average; message ids have 48 bits
@@ -166,7 +166,7 @@ class LeafDriver:
         state = LeafState(stored.time_bound, stored.start_points, positions, crashed)
         interest, incarnation = self._make_interest(stored.time_bound), secrets.randbits(INCARNATION_BITS)
         self.leaf = Leaf(self.name, self._node, interest, self.streams, state, self._timing, incarnation=incarnation)
-        self._change_bindings(NO_LIMIT, at_start=True)
+        self._change_bindings(ALL_BINDINGS, at_start=True)
         self._forward()
 
     async def _open(self, held: LeafVhost, exchange: str) -> None:

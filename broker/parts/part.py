@@ -14,7 +14,7 @@ from broker.settings import Settings
 from broker.store.files import Files
 from broker.vhosts.recovery_watch import RecoveryWatch
 
-Listener = Callable[[Mapping[str, Any]], None]
+StepListener = Callable[[Mapping[str, Any]], None]
 
 
 class Stopping:
@@ -24,10 +24,10 @@ class Stopping:
     """
 
     def __init__(self) -> None:
-        self._listeners: list[Listener] = []
+        self._listeners: list[StepListener] = []
         self._last: Mapping[str, Any] | None = None
 
-    def listen(self, listener: Listener) -> None:
+    def listen(self, listener: StepListener) -> None:
         """Call a listener with the current step, if the stop has begun, and with each later one."""
         self._listeners.append(listener)
         if self._last is not None:

@@ -131,7 +131,7 @@ class Scanner:
         elif name in _FATAL:
             raise Refusal(f"{_FATAL[name]}: {reason(bytes(buffer[at + 7 : at + 7 + size]))}")
         elif name == wire.CONNECTION_BLOCKED:
-            self.blocked_for = reason(bytes(buffer[at + 7 : at + 7 + size])) or "no reason given"
+            self.blocked_for = reason(bytes(buffer[at + 7 : at + 7 + size])) or "without a reason"
         elif name == wire.CONNECTION_UNBLOCKED:
             self.blocked_for = ""
         elif name == wire.BASIC_QOS_OK:

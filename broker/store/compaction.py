@@ -12,7 +12,7 @@ The compactor of `broker.delivery` drives it between two checkpoints, in one tas
 6. The next checkpoint no longer refers to the segment, and removes it.
 
 Between 3 and 5 a slot's messages may be in both segments, so the slot counts in both. A crash there loses nothing:
-the last checkpoint still is_record_of the old segment, and replay applies each MOVED record that reached the disk.
+the last checkpoint still refers to the old segment, and replay applies each MOVED record that reached the disk.
 
 No checkpoint may be taken between 3 and 5: it would name the old segment for entries that will point to the new one.
 """

@@ -16,6 +16,7 @@ from typing import Any, Final
 import pytest
 from structlog.testing import capture_logs
 
+from broker.cli import control_client
 from broker.cli.control_client import Unanswered, ask
 from broker.net import control as control_module
 from broker.net.control import CLIENTS_MAX, ControlSocket
@@ -127,6 +128,12 @@ async def test_silence_is_reported_with_the_limit_of_the_request(folder: Path) -
     """The text names the limit that was given, not the default."""
     with pytest.raises(Unanswered, match=r"did not answer within 0\.05 s$"):
         await asyncio.to_thread(ask, folder, "work_on", silence_s=0.05)
+
+
+def test_silence_without_a_limit() -> None:
+    """A connection that the network has cut off times out although the request waits for ever."""
+    with pytest.raises(Unanswered, match=r"^host did not answer$"), control_client._answering("host", None):
+        raise TimeoutError
 
 
 async def test_only_the_owner_may_ask(folder: Path) -> None:

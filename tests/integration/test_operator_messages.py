@@ -127,7 +127,7 @@ def test_what_is_made_outlives_the_broker(broker_process: BrokerProcess) -> None
         (["bind", "amq.topic", "q", "#.#.a.#.b.#"], 1, "'#'"),
         (["unbind", "amq.topic", "q", "k"], 1, "no such binding of 'q' to exchange 'amq.topic'"),
         (["publish", "none", "m"], 1, "no queue or exchange 'none' in vhost '/'"),
-        (["publish", "q", "m", "--file", "f"], 2, "give either a BODY, or --file and --lines"),
+        (["publish", "q", "m", "--file", "f"], 2, "give either a BODY, or --file or --lines"),
         (["publish", "q", "--file", "/none"], 2, "/none: cannot be read: No such file or directory"),
         (["publish", "q", "m", "--property", "colour=red"], 2, "there is no property 'colour': there are content_type"),
         (["publish", "q", "m", "--property", "priority=high"], 2, "priority should be a number, not 'high'"),

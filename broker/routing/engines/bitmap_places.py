@@ -11,7 +11,7 @@ from broker.routing.engines.bitmap_table import COLUMNS_STEP, Section, Table, fi
 from broker.routing.pattern import HASH, TopicDialect
 
 T = TypeVar("T")
-CHECKED_MAX: Final = 8
+CANDIDATES_CHECKED_MAX: Final = 8
 """The most columns that are checked one by one; beyond that, treating all as candidates costs less."""
 
 ALL: Final = -1
@@ -135,7 +135,7 @@ class Candidates:
             columns = self._between.get(word)
             if columns is None:
                 continue
-            if len(columns) > CHECKED_MAX:
+            if len(columns) > CANDIDATES_CHECKED_MAX:
                 return ALL
             for column, stride in columns.items():
                 if left[column]:

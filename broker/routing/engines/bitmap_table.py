@@ -13,7 +13,7 @@ from broker.routing.pattern import STAR, TopicDialect
 LIST_SHARE: Final = 256
 """A word with at most one in this many columns has a list of them, which is smaller than a row and about as fast."""
 
-CHECKED_MAX: Final = 6
+COLUMNS_CHECKED_MAX: Final = 6
 """The most columns that are checked one by one; for more, the fixed cost of one operation on all pays off."""
 
 COLUMNS_STEP: Final = 64
@@ -100,7 +100,7 @@ class Table:
             few = self.few.get(word)
             if few is None:
                 row = self.default
-            elif len(few) > CHECKED_MAX:
+            elif len(few) > COLUMNS_CHECKED_MAX:
                 kept_bits = bits[few]
                 bits &= self.default
                 if kept_bits.any():

@@ -40,7 +40,7 @@ class Line:
 
     def __init__(self, pager: Pager) -> None:
         self.queue = SimpleNamespace(consumers=SimpleNamespace(present=False), is_tap=False)
-        self.manager = SlotManager(10, 1 << 20, on_open=lambda slot: pager.kept(cast("Any", self), slot))
+        self.manager = SlotManager(10, 1 << 20, on_open=lambda slot: pager.opened(cast("Any", self), slot))
 
 
 def lines(count: int) -> tuple[Look, list[Line]]:
@@ -82,7 +82,7 @@ def test_a_slot_that_went_and_came_between_two_looks_counts_once() -> None:
     line.manager.seal()
     slot.contents = None
     slot.contents = ["message"]
-    pager.kept(cast("Any", line), slot)
+    pager.opened(cast("Any", line), slot)
     for _ in range(3):
         pager.tick()
     assert pager.resident_bytes == 100
@@ -176,7 +176,7 @@ def filled_pager(
     for _ in range(queues):
         line = cast("Any", Line(pager))
         line.durable = position > 0
-        line.manager = SlotManager(1000, 1 << 20, on_open=partial(pager.kept, line))
+        line.manager = SlotManager(1000, 1 << 20, on_open=partial(pager.opened, line))
         line.number = 1
         for _ in range(messages):
             message = SimpleNamespace(
