@@ -149,7 +149,7 @@ class Disk:
         self.queues = self
         self.written = 0
         self.opens = True  # entries are written to files
-        self.lasting: set[bool] = set()
+        self.durable: set[bool] = set()
         self.log = SimpleNamespace(written=1 << 40)
 
     def extend(self, records: list[bytes]) -> list[int]:
@@ -160,9 +160,9 @@ class Disk:
     def add_live(self, _segment: int, _n: int) -> None:
         """Keep every segment live."""
 
-    def write(self, _number: int, _first: int, _entries: Entries, _due_ms: list[int], *, lasting: bool) -> None:
+    def write(self, _number: int, _first: int, _entries: Entries, _due_ms: list[int], *, durable: bool) -> None:
         """Store nothing, in a file or not."""
-        self.lasting.add(lasting)
+        self.durable.add(durable)
         self.written += self.opens
 
 
@@ -222,7 +222,7 @@ def test_a_turn_pages_out_three_small_slots(position: int) -> None:
     while pager.pressed:
         pager.turn()
     assert pager.paged_out == 100
-    assert disk.lasting == {position > 0}
+    assert disk.durable == {position > 0}
 
 
 def test_a_turn_pages_out_three_full_slots() -> None:
