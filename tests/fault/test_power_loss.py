@@ -158,7 +158,7 @@ def test_a_transaction_in_pieces_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
         try:
             live_and_lose(new_model(seed), seed)
         except AssertionError as error:
-            return "half of" in str(error)
+            return "recovered in part" in str(error)
         return False
 
     assert any(fails(seed) for seed in range(60))
