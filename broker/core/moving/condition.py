@@ -21,7 +21,7 @@ def every(texts: Sequence[str]) -> Condition:
 
 
 def condition_of(text: str) -> Condition:
-    """Return the condition that a text describes. Raises: ValueError, which lists the valid forms."""
+    """Return the condition that a text describes. Raises: ValueError, which lists the valid forms, for any other."""
     if text.startswith("key="):
         return _key(text.removeprefix("key="))
     if text.startswith("exchange="):
@@ -44,7 +44,7 @@ def _key(pattern: str) -> Condition:
 
 
 def _header_text(header: bytes, name: str) -> str | None:
-    """Return the value of a header as an operator would write it; None for a missing one, a table or an array."""
+    """Return the value of a header as an operator would write it, or None unless it is text, a boolean or a number."""
     value: Any = read_headers(header, name).get(name)
     if isinstance(value, str):
         return value

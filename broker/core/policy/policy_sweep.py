@@ -20,7 +20,8 @@ POLICIES_PER_UNIT: Final = 4  # policies searched for one unit, at some microsec
 
 class PolicySweep:
     """Apply the current policies to the queues and exchanges that existed when the policies changed. Objects that are
-    declared meanwhile get the current policies at once. Another change restarts the sweep, and a start sweeps again.
+    declared meanwhile get the current policies at once. Another change restarts the sweep; a restart of the broker
+    applies all policies again.
     Invariant: ``pending`` is set while queues or exchanges remain.
     Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early if a search exceeds its time limit.
     """

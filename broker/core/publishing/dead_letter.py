@@ -66,7 +66,8 @@ class DeadLetters:
 
     def dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
         """Publish a message to its queue's dead letter exchange, or a poisoned message of a queue without one to the
-        queue of poisoned messages. The body must be in memory. A message that reaches no queue is dropped silently.
+        queue of poisoned messages. The body must be in memory. A message that reaches no queue is dropped; only a cycle
+        is logged.
 
         Shapes: `reason` is rejected, expired, maxlen or delivery_limit.
         """

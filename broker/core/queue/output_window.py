@@ -30,7 +30,7 @@ class OutputWindow:
         self.high_water_bytes = high_water_bytes
 
     def pause(self) -> None:
-        """Stop deliveries: the socket accepts no more, or the client has disconnected."""
+        """Stop deliveries: the socket is full, the client has disconnected, or the window's only consumer is shut."""
         self.writable = False
 
     def resume(self) -> None:
@@ -45,7 +45,7 @@ class OutputWindow:
         return False
 
     def has_room(self) -> bool:
-        """Return whether a delivery may be added now."""
+        """Return whether a delivery may be added now; if not, set ``starved``."""
         if self.writable and self._connection.out_bytes < self.high_water_bytes:
             return True
         self.starved = True

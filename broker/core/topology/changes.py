@@ -134,7 +134,7 @@ def _binding(
 
 
 def deleted_numbers(changes: Iterable[Change]) -> set[int]:
-    """Return the numbers of all levels of the queues that these changes delete."""
+    """Return the numbers of the queues that these changes delete, and of their levels, except those created by use."""
     levels: dict[int, int] = {}
     deleted: set[int] = set()
     for change in changes:

@@ -77,7 +77,7 @@ class LiveBindings:
     def end_leading_to(self, destination: Queue | Exchange) -> list[Exchange]:
         """End the bindings to a queue or exchange that is being deleted, and return their sources.
 
-        Cost: O(sources); the keys are removed from the indexes in later turns.
+        Cost: O(sources); keys beyond the turn's share are removed from the indexes in later turns.
         """
         bundles = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
         for bundle in bundles:
