@@ -38,7 +38,7 @@ def condition_of(text: str) -> Condition:
 
 
 def _key(pattern: str) -> Condition:
-    """Return a condition on the routing key, which a binding key of a topic exchange must match."""
+    """Return the condition that the routing key matches a pattern, the binding key of a topic exchange."""
     words = parse_pattern(pattern).words
     return lambda message: words_match(words, split_words(message.envelope.key))
 

@@ -59,7 +59,7 @@ class PolicySweep:
         self.turn()
 
     def follow(self, done: Callable[[], None]) -> None:
-        """Call `done` when the sweep ends, which further changes of policies may delay."""
+        """Call `done` when the sweep ends; further changes of policies may delay that."""
         if self.pending:
             self._followers.append(done)
         else:

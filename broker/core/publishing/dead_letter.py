@@ -34,7 +34,7 @@ DEATH_UNITS: Final = 4  # units of the turn's share for a dead letter, and for e
 
 
 class DeadLetters:
-    """Publish the dead letters of one vhost. A dead letter may drop another message from a full queue, which is also
+    """Publish the dead letters of one vhost. A dead letter may drop a message from a full queue, that message is also
     dead-lettered, and so on. A list avoids the recursion, and all are published before the outermost call returns.
     Invariant: the caller settles a message after `dead_letter`, and settlements are logged at the end of the loop turn.
         So the record of a dead letter precedes the settlement of its source: a crash may duplicate a message, but loses

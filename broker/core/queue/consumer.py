@@ -79,8 +79,8 @@ class ChannelConsumers:
         return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
 
     def content_start(self, header: bytes, body_bytes: int) -> bytes:
-        """Return the frame of a content header and the head of the body's frame. The last result is cached, because
-        consecutive messages often share one header object.
+        """Return the frame of a content header and the head of the body's frame. The last one for a short header is
+        cached, because consecutive messages often share one header object.
         """
         if header is self._header:
             return self._content

@@ -80,7 +80,7 @@ class Level:
 
     @classmethod
     def ended(cls, ports: QueuePorts[Level, Any]) -> Level:
-        """Return a level for a deleted queue, which remains empty and ignores settlements."""
+        """Return a level that remains empty and ignores settlements, for a deleted queue."""
         level = Level(NO_QUEUE, 0, 0, ports)
         level.deleted = True
         level.manager.ignore_slots()  # break the reference cycle with the manager
@@ -236,7 +236,7 @@ class Level:
 
         Messages on disk remain unacked until they are read, unless they are only settled. A dead letter is recorded
         before the settlement of its source: a crash in between duplicates the message, but does not lose it. Without
-        `at_once`, the work is divided into turns, and continues even if the queue is deleted before its end.
+        `at_once`, the work on messages in memory is divided into turns, and continues even if the queue is deleted.
         """
         if self.deleted or slot.tenure is Tenure.DELETED or not indexes:
             return

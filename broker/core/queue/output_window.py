@@ -1,4 +1,4 @@
-"""The output window of a connection, which stops deliveries to a client that does not read fast enough."""
+"""The output window of a connection: it stops deliveries to a client that does not read fast enough."""
 
 from __future__ import annotations
 

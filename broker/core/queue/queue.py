@@ -298,7 +298,7 @@ class Queue(QueueHead):
         return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
 
     def repeats(self, message: Message) -> bool:
-        """Return whether a deduplicating queue has a message with the same header value; if so, count this one."""
+        """Return whether the queue has a message with the same deduplication header; if so, count this as dropped."""
         digest = self.digest(message)
         if digest is None:
             return False

@@ -26,7 +26,7 @@ NO_TYPE: Final = "undefined"  # RabbitMQ exports this for a vhost without a defa
 TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
-"""A function of a value and all arguments, which returns RabbitMQ's text if the value is invalid."""
+"""A function that returns RabbitMQ's text for an invalid value, else None, given the value and all arguments."""
 
 
 def default_type(facts: Mapping[str, Any]) -> str | None:

@@ -144,8 +144,8 @@ class BasicSession(ChannelConsumers):
     # -- get ----------------------------------------------------------------------------------------------------------
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """Answer with a message, or state that the queue is empty or paused. Hold the connection while the message must
-        be read from disk, or while expired messages are dropped over several turns.
+        """Answer with a message, or with get-empty if the queue is empty or paused. Hold the connection while a message
+        is read from disk, or while expired messages are dropped over several turns.
         """
         queue.used()
         if queue.timed and not queue.check_expiry():

@@ -100,11 +100,11 @@ class TxSession(ClassSession):
     # -- commit and rollback ------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Perform the stored publishes and acknowledgements; commit-ok is sent once they are on disk.
-
-        If a rejected message is on disk, read it first. Raises: ChannelError 406 if publishes are refused because of an
-            alarm, or if a queue that rejects publishes has no room. The transaction then has no effect, whereas
-            RabbitMQ performs the remaining part. Postponed, in a cluster.
+        """Perform the stored publishes and acknowledgements; commit-ok is sent once they are on disk. Messages that may
+        be dead-lettered are read into memory first.
+        Raises: ChannelError 406 if publishes are refused because of an alarm, if a queue that rejects publishes has no
+            room, or if a forgotten producer cannot be claimed again (403 if another user has it). The transaction then
+            has no effect, whereas RabbitMQ performs the remaining part. Postponed, in a cluster.
         """
         if self.publications and self._vhost.refusal:
             raise ChannelError(406, self._vhost.refusal)
@@ -161,7 +161,7 @@ class TxSession(ClassSession):
         self._forget()
 
     def refuse(self, number: int) -> None:
-        """Record that a full queue has refused a message of a commit, which then has no effect."""
+        """Record that a full queue has refused a message of a commit; the commit then has no effect."""
         self._is_refused = number > self.confirmed
 
     def confirm(self, upto: int) -> None:

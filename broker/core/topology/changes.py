@@ -40,8 +40,8 @@ class Journal:
             self._record(change)
 
     def retire(self, change: Change, *, durable: bool) -> bool:
-        """Decide the deletion of an unused queue, which no method waits for. Return whether the caller deletes it now:
-        in a cluster, all nodes delete it later, unless another node uses it.
+        """Decide the deletion of an unused queue; no method waits for it. Return whether the caller deletes it now: in
+        a cluster, all nodes delete it later, unless another node uses it.
         """
         self.decide(change, durable=durable)
         return True

@@ -35,8 +35,8 @@ class TopologyWatch(Protocol):
 class LiveBindings:
     """Add and remove the bindings of a vhost. Callers may append to ``watches``.
 
-    Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges, which ``deferred``
-        removes.
+    Invariant: ``count`` is the number of bindings, without those that ``deferred`` removes because their queue or
+        exchange was deleted.
     """
 
     def __init__(self, deadlines: Deadlines) -> None:
