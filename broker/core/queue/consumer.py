@@ -130,7 +130,7 @@ class ChannelConsumers:
         return [consumer.queue for consumer in consumers[turn:] + consumers[:turn]]
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Remove a consumer whose queue was deleted, and notify the client if it supports that."""
+        """Remove a consumer that the broker has cancelled, and notify the client if it supports that."""
         raise NotImplementedError
 
     def expel(self, consumer: Consumer) -> None:

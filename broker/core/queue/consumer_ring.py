@@ -40,7 +40,7 @@ class RingMember:
         return 0
 
     def cancelled_by_broker(self) -> None:
-        """Notify the client that the queue was deleted (consumer_cancel_notify)."""
+        """Remove the consumer from its channel, and notify the client if it supports that (consumer_cancel_notify)."""
         raise NotImplementedError
 
 

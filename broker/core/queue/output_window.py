@@ -13,7 +13,7 @@ class OutputWindow:
     """Stop deliveries, but never answers, while too much of a connection's output is unsent.
 
     Units: ``high_water_bytes`` may be unsent in the connection. ``last_served`` is the number of the channel whose
-        consumers were served last, 0 for none.
+        consumers were served last, or 0.
     Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
     """
 

@@ -42,7 +42,7 @@ class ChannelConfirms:
         self._wide = vhost.wide
         self._tally = tally
         self._marks_dropped = connection.has_capability(_DROPPED_CAPABILITY)
-        self._entering = 0  # the first wide publish that has not entered all of its queues, 0 for none
+        self._entering = 0  # the first wide publish that has not entered all of its queues, or 0 if there is none
         self._others: dict[int, int] | None = None  # NACK or DROPPED, by number; most channels need no dict
         self.closed = False
         self.silent = False
