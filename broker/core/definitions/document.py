@@ -54,7 +54,7 @@ class BindingEntry:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """All entries of a document. Shapes: `policies` has the operator policies too, which are not in `parameters`.
+    """All entries of a document. Shapes: `policies` includes the operator policies, which are not in `parameters`.
 
     Invariant: entries are in the order of the document, and are not checked against the broker's objects.
     """

@@ -21,7 +21,7 @@ HIDDEN: Final = "amq."  # the prefix of the broker's internal objects
 
 
 def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
-    """Return the durable exchanges, queues and bindings of a vhost, without exclusive queues.
+    """Return the durable exchanges, queues and bindings of a vhost, without the broker's own exchanges and queues.
 
     The exchanges and queues are those that exist now. The bindings are those between them that exist when they are
     read.

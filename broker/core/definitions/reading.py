@@ -119,7 +119,7 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
     "parameters": ("name", "component", "vhost"),
     "global_parameters": ("name",),
 }
-"""The identity of an entry: two entries with the same identity cannot both be applied."""
+"""The identity of an entry: two different entries with the same identity cannot both be applied."""
 
 
 def read_document(raw: Any, vhost: str | None = None) -> Document:
@@ -206,7 +206,7 @@ def _default_algorithm(raw: Mapping[str, Any]) -> str:
 
 
 def read_user(raw: Any) -> Row:
-    """Check the entry of one user. Raises: BadDefinitions."""
+    """Check and return the entry of one user. Raises: BadDefinitions."""
     return _user(Fields(raw, None), SHA256)
 
 
@@ -323,7 +323,7 @@ def _binding(fields: Fields) -> BindingEntry:
 
 
 def check_depth(name: str, value: Any, levels: int = DEPTH_MAX) -> None:
-    """Refuse values that an AMQP table cannot contain. Raises: BadDefinitions."""
+    """Refuse numbers that an AMQP table cannot contain, and values nested too deeply. Raises: BadDefinitions."""
     if isinstance(value, int) and not INT_64_MIN <= value <= INT_64_MAX:
         raise BadDefinitions(f"{name} holds a number of more than 64 bits")
     if isinstance(value, (dict, list)):

@@ -53,7 +53,7 @@ def due_headers(text: str) -> tuple[DueHeader, ...]:
 
 
 def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_ms: int) -> int | None:
-    """Return the moment in the first of the due headers that a message has, None if it has none.
+    """Return the moment in the first of the due headers that a message has, or None if it has none.
 
     Units: ms on the broker's clock, which is `ahead_ms` ahead of the time of day. A countdown begins at `from_ms`.
     Raises: Unreadable.
@@ -115,10 +115,10 @@ class HeldMessage(Message):
 
 
 def delay_of(value: Any) -> int | None:
-    """Return the delay that an x-delay header requests, None for no delay.
+    """Return the delay that an x-delay header requests, or None if it requests none.
 
     Units: milliseconds.
-    Source: the plugin, get_delay/1: text is read as a number, a fraction is cut off; a value over 32 bits is no delay.
+    Source: the plugin, get_delay/1: text is read as an integer, fractions are cut off, values over 32 bits are ignored.
     """
     if isinstance(value, bool) or not isinstance(value, int | str | float | Decimal):
         return None
@@ -130,7 +130,7 @@ def delay_of(value: Any) -> int | None:
 
 
 def due_ms_of(message: Message | None) -> int:
-    """Return when a held message is due, 0 for a message that was settled or lost."""
+    """Return when a held message is due, or 0 for a message that was settled or lost."""
     if message is None:
         return 0
     if isinstance(message, HeldMessage):

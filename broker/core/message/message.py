@@ -22,7 +22,7 @@ ACQUIRED_COUNT: Final = "x-acquired-count"
 
 
 class EnvelopeCache:
-    """Cache envelopes for one part of the broker that publishes. Invariant: it has at most ENVELOPES_MAX."""
+    """Cache at most ENVELOPES_MAX envelopes for one part of the broker that publishes."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, str], Envelope] = {}

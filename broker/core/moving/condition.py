@@ -21,7 +21,7 @@ def every(texts: Sequence[str]) -> Condition:
 
 
 def condition_of(text: str) -> Condition:
-    """Return the condition that a text describes. Raises: ValueError, which lists the valid forms."""
+    """Return the condition that a text describes. Raises: ValueError, which lists the valid forms, for any other."""
     if text.startswith("key="):
         return _key(text.removeprefix("key="))
     if text.startswith("exchange="):
@@ -38,13 +38,13 @@ def condition_of(text: str) -> Condition:
 
 
 def _key(pattern: str) -> Condition:
-    """Return a condition on the routing key, which a binding key of a topic exchange must match."""
+    """Return the condition that the routing key matches a pattern, the binding key of a topic exchange."""
     words = parse_pattern(pattern).words
     return lambda message: words_match(words, split_words(message.envelope.key))
 
 
 def _header_text(header: bytes, name: str) -> str | None:
-    """Return the value of a header as an operator would write it; None for a missing one, a table or an array."""
+    """Return the value of a header as an operator would write it, or None unless it is text, a boolean or a number."""
     value: Any = read_headers(header, name).get(name)
     if isinstance(value, str):
         return value

@@ -48,8 +48,8 @@ class MoveTally:
 
 
 class Move:
-    """Move the messages that a queue contains when the move begins, in their order. Consumers continue, and messages
-    that are delivered meanwhile or unacked are not moved. Expired messages are left to expire. Shapes: with
+    """Move the messages that a queue contains when the move begins, in their order. Consumers continue; messages that
+    are unacked, or are delivered in the meantime, are not moved. Expired messages are left to expire. Shapes: with
     `single_target`, the move ends when the target is full, because it would refuse all further messages.
     """
 
@@ -82,7 +82,7 @@ class Move:
         return sys.maxsize if self._limit is None else self._limit - self.tally.moved
 
     def placement_of(self, message: Message) -> Placement | None:
-        """Return the placement of a message, None for a message that is not to be moved."""
+        """Return the placement of a message, or None if it is not to be moved."""
         return self._find_placement(message) if self._wanted(message) else None
 
     def count(self, outcome: Outcome | None) -> None:
@@ -95,7 +95,7 @@ class Move:
         self.done = True
 
     def batch(self) -> tuple[Level, Slot] | None:
-        """Move a batch of messages. If the next slot is on disk, return it: the caller must read it first."""
+        """Move a batch of messages, or set ``done``. Return the next slot if it is on disk: the caller must read it."""
         found = self._walk.find() if self.remaining else None
         if found is None:
             self.end()

@@ -44,7 +44,7 @@ class Placement(NamedTuple):
 
 
 CheckPublish = Callable[["Exchange", Sequence[str]], None]
-"""Checks that a user may publish to an exchange with these routing keys. Raises: ChannelError."""
+"""A function that checks that a user may publish to an exchange with these routing keys. Raises: ChannelError."""
 
 
 def permit_all(_exchange: Exchange, _keys: Sequence[str]) -> None:
@@ -52,7 +52,7 @@ def permit_all(_exchange: Exchange, _keys: Sequence[str]) -> None:
 
 
 FindPlacement = Callable[[Message], Placement | None]
-"""Returns the placement of a message, None for a message that stays in its queue."""
+"""A function that returns the placement of a message, or None for a message that stays in its queue."""
 
 
 def to_queue(queue: Queue) -> FindPlacement:

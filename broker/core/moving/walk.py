@@ -13,12 +13,12 @@ from broker.slots.states import Tenure
 
 
 class Walk:
-    """Visit the messages that are in a queue when the walk begins, in the order of their delivery. The walk locks
-    nothing: consumers, limits and expiry continue between two calls, and the walk skips messages that they removed. It
-    does not visit messages that are added later, so it ends even if visited messages are put back into the queue.
+    """Visit the messages that are in a queue when the walk begins, by priority and then by age, without held ones. The
+    walk locks nothing: consumers, limits and expiry continue between two calls, and it skips messages that they
+    removed. It does not visit messages that are added later, so it ends even if visited messages are added again.
     Shapes: ``_levels`` is a stack of the levels to visit, each with the first message id that is not visited and a
         stack of its slots. ``_next_id`` is the next message to visit in the last level.
-    Cost: O(slots), and for each call a scan of one slot's ready messages.
+    Cost: O(slots), and for each call the ready messages of a slot, or of several if they were added or visited.
     """
 
     def __init__(self, queue: Queue) -> None:

@@ -166,8 +166,8 @@ class Policies:
         return rules, None if policy is None else policy.name, None if operator is None else operator.name
 
     def apply_to_queue(self, queue: Queue, *, enforce: bool = True) -> bool:
-        """Set a queue's rules from its arguments and matching policies; return whether they have changed. With
-        `enforce`, enforce changed rules at once.
+        """Set a queue's rules from its arguments and matching policies, unless it is internal or recovered; return
+        whether they have changed. With `enforce`, enforce changed rules at once.
         """
         if queue.is_internal or queue.recovered:
             return False

@@ -20,7 +20,7 @@ UNITS: Final = {
     "max-length-bytes": "bytes",
     "max-in-memory-bytes": "bytes",
 }
-"""The keys whose values are sizes or times, with the unit of the number."""
+"""The keys whose values an operator may write as sizes or times, with the unit of a plain number."""
 WITH_UNIT: Final = {
     "ms": "a number of milliseconds, or a time such as 30s or 7d",
     "bytes": "a number of bytes, or a size such as 512MiB or 10GB",
@@ -31,7 +31,7 @@ Check = Callable[[Any], bool]
 def plain_definition(definition: Mapping[str, Any], *, operator: bool) -> dict[str, Any]:
     """Return a definition with its sizes and times converted to numbers, as RabbitMQ requires.
 
-    Raises: ValueError for the first key that is unknown or has an invalid value.
+    Raises: ValueError for an empty definition, or for the first key that is unknown or has an invalid value.
     """
     kind = "an operator policy" if operator else "a policy"
     if not definition:
@@ -170,7 +170,8 @@ UNSUPPORTED: Final[dict[str, frozenset[str]]] = {
 def check_definition(definition: Any, *, operator: bool) -> None:
     """Check that RabbitMQ would accept a definition.
 
-    Raises: ValueError with RabbitMQ's text, for the first invalid value, else for the unknown keys.
+    Raises: ValueError with RabbitMQ's text: if it is not a table or is empty, for the first invalid value, for keys of
+        a delayed retry that do not fit together, or for the unknown keys.
     """
     if not isinstance(definition, Mapping):
         raise ValueError(f"definition must be a dictionary: {erlang_term(definition)}")  # noqa: TRY004

@@ -20,7 +20,8 @@ POLICIES_PER_UNIT: Final = 4  # policies searched for one unit, at some microsec
 
 class PolicySweep:
     """Apply the current policies to the queues and exchanges that existed when the policies changed. Objects that are
-    declared meanwhile get the current policies at once. Another change restarts the sweep, and a start sweeps again.
+    declared meanwhile get the current policies at once. Another change restarts the sweep; a restart of the broker
+    applies all policies again.
     Invariant: ``pending`` is set while queues or exchanges remain.
     Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early if a search exceeds its time limit.
     """
@@ -58,7 +59,7 @@ class PolicySweep:
         self.turn()
 
     def follow(self, done: Callable[[], None]) -> None:
-        """Call `done` when the sweep ends, which further changes of policies may delay."""
+        """Call `done` when the sweep ends; further changes of policies may delay that."""
         if self.pending:
             self._followers.append(done)
         else:

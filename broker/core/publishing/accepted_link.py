@@ -36,7 +36,7 @@ class LinkEnd(Protocol):
 
 
 class LinkClosed(ChannelError):
-    """Closes the channel of a link. The text has no prefix such as PRECONDITION_FAILED: the other broker logs it."""
+    """A link's channel must be closed. The text lacks a prefix like PRECONDITION_FAILED: the other broker logs it."""
 
     def __init__(self, text: str) -> None:
         super().__init__(406, text)
@@ -84,4 +84,4 @@ class AcceptedLink:
 
 
 LinkAcceptor = Callable[[Mapping[str, Any], AcceptedLink], LinkEnd]
-"""Returns the overlay's end for the arguments of a basic.consume. Raises: ChannelError 403, 406."""
+"""A function that returns the overlay's end for the arguments of a basic.consume. Raises: ChannelError 403, 406."""

@@ -34,7 +34,7 @@ DEATH_UNITS: Final = 4  # units of the turn's share for a dead letter, and for e
 
 
 class DeadLetters:
-    """Publish the dead letters of one vhost. A dead letter may drop another message from a full queue, which is also
+    """Publish the dead letters of one vhost. A dead letter may drop a message from a full queue, that message is also
     dead-lettered, and so on. A list avoids the recursion, and all are published before the outermost call returns.
     Invariant: the caller settles a message after `dead_letter`, and settlements are logged at the end of the loop turn.
         So the record of a dead letter precedes the settlement of its source: a crash may duplicate a message, but loses
@@ -66,7 +66,8 @@ class DeadLetters:
 
     def dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
         """Publish a message to its queue's dead letter exchange, or a poisoned message of a queue without one to the
-        queue of poisoned messages. The body must be in memory. A message that reaches no queue is dropped silently.
+        queue of poisoned messages. The body must be in memory. A message that reaches no queue is dropped; only a cycle
+        is logged.
 
         Shapes: `reason` is rejected, expired, maxlen or delivery_limit.
         """

@@ -61,7 +61,7 @@ class MessageStore:
         self.origin: tuple[Refusable, int] | None = None
 
     def note_origin(self, origin: tuple[Refusable, int] | None) -> None:
-        """Set the origin of the message that is posted next, None afterwards."""
+        """Set the origin of the message that is posted next; None clears it afterwards."""
         self.origin = origin
 
     @property
@@ -95,10 +95,10 @@ class MessageStore:
         """Add a run of messages to their levels, in order. HOT.
 
         It returns no ids, because a shared store knows them only after its commit.
-        Shapes: ``targets[n]`` are the targets of the messages before index ``stops[n]`` that no earlier targets cover.
-            All messages are persistent or none is. `number` is prepended to the targets in each record: a producer's
-            sequence number or a due time. `confirms` numbers the messages afterwards, consecutively; only a store that
-            refuses later needs it.
+        Shapes: `targets[n]` are the targets of the messages before index `stops[n]` that no earlier targets cover. All
+            messages are persistent or none is. `number` is prepended to the targets in each record: a producer's
+            sequence number, a due time, or both. `confirms` numbers the messages afterwards, consecutively; only a
+            store that refuses later needs it.
         """
 
     def accept_one(self, message: Message, level: Level, due_ms: int, number: bytes) -> tuple[Slot, int]:
@@ -113,8 +113,8 @@ class MessageStore:
         return slot, message_id - slot.first
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Record that a message was sent again with the number of an earlier publish, which a store may refuse yet."""
+        """Record that a message repeats the number of an earlier publish, which a store may still refuse."""
 
     def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
-        """Append the record of a message that enters its levels later; only for stores with ``enters_later``."""
+        """Append the record of a message that enters its levels later; only a store that ``enters_later`` has this."""
         raise NotImplementedError

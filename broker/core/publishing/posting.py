@@ -35,7 +35,7 @@ class Poster:
         A message for very many queues enters them over several turns of the loop. A full queue that rejects publishes
         refuses the message; the other queues still accept it, as in RabbitMQ. Deleted queues are skipped, and queues
         that have a duplicate. With `admitted`, queues are not checked for room, because the caller has done so.
-        `number` is prepended to the targets in the record: a producer's sequence number or a due time.
+        `number` is a producer's sequence number, to be prepended to the targets in the record.
         """
         if self._sweep.pending:
             self._sweep.update_rules(queues)
@@ -74,7 +74,9 @@ class Poster:
         return not refused
 
     def post_run(self, messages: list[Message], queue: Queue) -> None:
-        """Post messages to one queue in their order. Cost: one step for consecutive ones with equal properties."""
+        """Post messages to one queue in their order. Cost: one step for consecutive ones that share their plain facts,
+        if the queue is plain; else one for each.
+        """
         if self._sweep.pending:
             self._sweep.update_rules((queue,))
         start = 0

@@ -1,6 +1,6 @@
 """Producers: publishers that number their messages, so that each number is published once, however often it is sent.
 
-A producer has a name, which belongs to the user that used it first, and an id. The record of a message contains the
+A producer has a name, which belongs to the user who used it first, and an id. The record of a message contains the
 producer's id and the message's sequence number, so both are in the log together with the message or not at all. The
 broker also has producers of its own: each records the position that the broker has reached in a stream.
 """
@@ -56,7 +56,7 @@ class Producer:
 
     @property
     def reached(self) -> int:
-        """The highest number that one of the broker's own producers has used, -1 at first."""
+        """The highest number that one of the broker's own producers has used, or -1 at first."""
         assert isinstance(self.sequences, OwnSequence)
         return self.sequences.highest
 
@@ -70,7 +70,7 @@ class Producer:
 
 
 class Producers:
-    """Store the producers of a vhost by name. Invariant: a producer is journaled before a record has its number."""
+    """Store the producers of a vhost by name. Invariant: a producer is journaled before a record refers to it."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Producers:
     def of(self, name: str, user_name: str) -> Producer:
         """Return the producer with a name; a new one belongs to the user.
 
-        Raises: ChannelError 403 if it belongs to another user, 406 if the limit is reached.
+        Raises: ChannelError 403 if it belongs to another user or a new name is reserved, 406 at the limit.
         """
         producer = self._by_name.get(name)
         if producer is None:

@@ -42,15 +42,15 @@ class PublishTarget(ResolvedPublish):
 
 
 class PublishEntry(Targets):
-    """The resolved route of one basic.publish payload: exchange, rights and target queues, independent of the message.
+    """The resolved route of one basic.publish payload: exchange, rights and, unless it is `dynamic`, target queues.
 
-    ``straight`` is set if the targets are the same for all messages: all queues are plain, and there is at least one
-    but fewer than WIDE_QUEUES. Then the levels and ``reach`` are those of messages without a priority; if ``strict`` is
-    set too, `at_priority` returns those of other messages. ``nowhere`` is set if there is no queue, and nothing to
-    return. Neither of the two is set for mandatory messages that reach only queues of taps, which are unroutable, or
-    while the vhost is traced.
-    Units: ``reach`` is the number of queues that get each message, without those of taps.
-    Invariant: valid while ``route.live`` is set, and until the vhost drops its publish caches.
+    `straight` is set if the targets are the same for all messages: all queues are plain, and there is at least one but
+    fewer than WIDE_QUEUES. Then the levels and `reach` are those of messages without a priority; if `strict` is set
+    too, `at_priority` returns those of other messages. `nowhere` is set if no message reaches a queue, is returned or
+    may be a reply. Neither of the two is set for mandatory messages that reach only queues of taps, which are
+    unroutable, or while the vhost is traced.
+    Units: `reach` is the number of queues that get each message, without those of taps.
+    Invariant: valid while `route.live` is set, and until the vhost drops its publish caches.
     """
 
     __slots__ = ("_at_priority", "dynamic", "envelope", "exchange", "mandatory", "nowhere", "queues", "reach",

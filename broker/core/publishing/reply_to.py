@@ -28,8 +28,8 @@ class ReplyTarget(Protocol):
 
 class ReplyConsumer:
     """Deliver the replies for one channel. No queue stores them: a reply is delivered when it is published, or not at
-    all. As in RabbitMQ, none is dropped if the client reads slowly: it has at most as many replies as open requests
-    waiting, and the memory alarm blocks a client that keeps sending requests.
+    all. As in RabbitMQ, none is dropped if the client reads slowly: usually one reply waits for each open request, and
+    the memory alarm blocks a client that keeps sending requests.
     Shapes: ``name`` is random, so that no other client can guess it.
     """
 
@@ -54,7 +54,7 @@ class ReplyConsumers(dict[str, ReplyTarget]):
         return new_name(new_name(REPLY_PREFIX) + ".")
 
     def find(self, name: str) -> ReplyTarget | None:
-        """Return the reply consumer with a name; in a cluster, it may be on another node."""
+        """Return the reply consumer with a name, or None; in a cluster, it may be on another node."""
         return self.get(name)
 
     def exists(self, name: str) -> bool:

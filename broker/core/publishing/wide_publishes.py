@@ -1,6 +1,7 @@
 """Wide publishes: a message for very many queues enters them over several turns of the loop.
 
-Its record, with its id in every queue, is logged at once, so after a crash either all queues have the message or none.
+Its record, with its id in every queue that needs a record, is logged at once, so after a crash either all of these
+queues contain the message or none.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class WidePublish:
         return level.durable if self._message.facts.persistent else level.persists_all
 
     def enter_some(self, count: int) -> int:
-        """Enter at most `count` of the next levels, and return the number entered."""
+        """Enter the next levels, at most `count`, unless the message has entered them; return their number."""
         begin = self.next
         self.next = min(len(self.levels), begin + count)
         for place in range(begin, self.next):
@@ -68,7 +69,7 @@ class WidePublish:
 class WidePublishes:
     """The wide publishes of one vhost that are in progress.
 
-    Units: ``begun`` counts the wide publishes since the start.
+    Units: ``begun`` counts the wide publishes since startup.
     """
 
     def __init__(self, store: MessageStore, deadlines: Deadlines) -> None:
@@ -85,9 +86,9 @@ class WidePublishes:
         return bool(self._publishes)
 
     def begin(self, message: Message, levels: list[Level], number: bytes) -> None:
-        """Append the record of a message, if it needs one; the message enters its levels in the next turns.
+        """Append the record of a message, if it needs one; the message enters its levels in the next turns, but those
+        of the overlay at once. `number` is a producer's sequence number, to be prepended to the targets in the record.
 
-        `number` is prepended to the targets in the record: a producer's sequence number or a due time.
         Cost: O(levels), some 0.2 us each.
         """
         self.begun += 1
@@ -136,5 +137,5 @@ class WidePublishes:
             then()
 
     def when_entered(self, then: Callable[[], None]) -> None:
-        """Call `then` once every message has entered all of its queues."""
+        """Call `then` once every message has entered all of its queues. Invariant: a message is `pending`."""
         self._waiting.append(then)

@@ -25,9 +25,9 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
 NO_BODIES: Final = 8  # a frame size without room for a body, so that a consumer appends each message separately
 HEADER_MAX_BYTES: Final = 256  # larger headers are not cached
-HEADS_MAX: Final = 256  # cached heads: one for each length of exchange and routing key
+HEADS_MAX: Final = 256  # cached heads: one for each total length of exchange and routing key
 _END: Final = b"\xce"
-_OVERHEAD_BYTES: Final = 48  # the size of a delivery without exchange, key, header and body
+_OVERHEAD_BYTES: Final = 48  # the approximate size of a delivery without exchange, key, header and body
 TAGS: Final = 256
 """The size of a block of delivery tags, which differ only in their last octet."""
 LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(TAGS)] * 2
@@ -57,7 +57,7 @@ class ChannelConsumers:
         share: Callable[[ChannelConsumers], None],
         tally: DeliveryTally,
     ) -> None:
-        """Add to `tally`, that of the vhost, too; `share` serves the queues of a channel in the next turn."""
+        """`tally` is that of the vhost. `share` serves the queues of a channel in the next turn."""
         self._share = share
         self.connection = connection
         self.output_window = output_window
@@ -79,8 +79,8 @@ class ChannelConsumers:
         return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
 
     def content_start(self, header: bytes, body_bytes: int) -> bytes:
-        """Return the frame of a content header and the head of the body's frame. Messages with equal properties and
-        sizes share one header object.
+        """Return the frame of a content header and the head of the body's frame. The last one for a short header is
+        cached, because consecutive messages often share one header object.
         """
         if header is self._header:
             return self._content
@@ -106,8 +106,8 @@ class ChannelConsumers:
         return dict.fromkeys([consumer.queue for consumer in self.consumers.values()])
 
     def wake(self) -> None:
-        """Serve the queues of the consumers, because there is room again. A shared prefetch is distributed in the next
-        turn, before other deliveries; otherwise the first queue could use it up.
+        """Schedule the queues of the consumers, because there is room again. A shared prefetch is distributed in the
+        next turn, before other deliveries; otherwise the first queue could use it up.
         """
         if not self.prefetch_channel:
             for queue in self.take_turns():
@@ -117,9 +117,9 @@ class ChannelConsumers:
             self._share(self)
 
     def take_turns(self) -> list[Queue]:
-        """Unpark the consumers and return their queues in the order of their turns: the queue of the consumer that was
-        served last is the last. Consumers of one queue are unparked in the order in which they were parked.
-        Cost: O(consumers).
+        """Unpark the consumers and return the queue of each in the order of their turns: the consumer that was served
+        last is the last. Consumers of one queue are unparked in the order in which they were parked.
+        Cost: O(consumers), and a sort of the parked ones.
         """
         self.sharing = False
         consumers = list(self.consumers.values())
@@ -130,7 +130,7 @@ class ChannelConsumers:
         return [consumer.queue for consumer in consumers[turn:] + consumers[:turn]]
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """Remove a consumer whose queue was deleted, and notify the client if it supports that."""
+        """Remove a consumer that the broker has cancelled, and notify the client if it supports that."""
         raise NotImplementedError
 
     def expel(self, consumer: Consumer) -> None:
@@ -145,8 +145,8 @@ class ChannelConsumers:
 class Consumer(RingMember):
     """Deliver messages of one queue to a client, within the limits of the prefetch and the connection.
 
-    Units: ``prefetch`` is in messages, 0 for no limit; ``timeout_ms`` is how long the client may leave a message
-        unacked, 0 for no limit, None for the limit of the queue.
+    Units: ``prefetch`` is in messages, 0 for no limit. ``timeout_ms`` is how long the client may leave a message
+        unacked: 0 means no limit, None the limit of the queue.
     """
 
     __slots__ = ("_head", "_heads", "_shut", "_suffix_bytes", "_tag_bytes", "arguments", "connection", "no_ack",
@@ -219,9 +219,10 @@ class Consumer(RingMember):
         self.prefetch = prefetch
 
     def room(self) -> int:
-        """Return how many messages may be delivered now: none if a prefetch is used up or the client is not reading.
+        """Return how many messages may be delivered now: 0 or less if a prefetch is used up, 0 if the client is not
+        reading or the consumer is shut.
 
-        A consumer without acks uses no prefetch, but waits while the channel's prefetch is used up.
+        A consumer without acks does not use up a prefetch, but waits while the channel's prefetch is used up.
         """
         window = self.output_window
         if not (window.writable and self.connection.out_bytes < window.high_water_bytes) and not window.has_room():
@@ -234,7 +235,7 @@ class Consumer(RingMember):
         return min(room, shared)
 
     def share(self) -> int:
-        """Return the consumer's part of its channel's prefetch, 0 if there is none or the client is not reading."""
+        """Return the consumer's part of its channel's prefetch, or 0 if there is none or the client is not reading."""
         session = self.session
         if not session.prefetch_channel or not self.output_window.has_room():
             return 0
@@ -319,7 +320,7 @@ class Consumer(RingMember):
 
 
 def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
-    """Return the priority that a consumer requests, 0 if it requests none.
+    """Return the priority that a consumer requests, or 0 if it requests none.
 
     Raises: ChannelError 406 if it is not an integer, or if x-stream-offset is set.
     Source: RabbitMQ, rabbit_amqqueue:check_consume_arguments.
@@ -335,7 +336,7 @@ def consumer_priority(resource: Resource, arguments: Mapping[str, Any]) -> int:
 
 
 def consumer_timeout_ms(resource: Resource, arguments: Mapping[str, Any]) -> int | None:
-    """Return the consumer timeout that a consumer requests, None if it requests none.
+    """Return the consumer timeout that a consumer requests, or None if it requests none.
 
     Raises: ChannelError 406 unless it is a natural number.
     Source: RabbitMQ 4.3, rabbit_amqqueue:check_consume_arguments.

@@ -14,8 +14,8 @@ ROW_MESSAGES: Final = 16  # consecutive messages for each of very many consumers
 
 class RingMember:
     """A consumer as its queue sees it. Among the members with room, those with the highest ``priority`` are served.
-    Units: ``unacked`` is in messages. ``parked`` is 0 for a consumer on the ring; parked consumers are numbered in the
-        order in which they were parked.
+    Units: ``unacked`` is in messages. ``parked`` is 0 for a consumer that is not parked; parked consumers are numbered
+        in the order in which they were parked.
     """
 
     __slots__ = ("exclusive", "parked", "priority", "tag", "unacked")
@@ -40,7 +40,7 @@ class RingMember:
         return 0
 
     def cancelled_by_broker(self) -> None:
-        """Notify the client that the queue was deleted (consumer_cancel_notify)."""
+        """Remove the consumer from its channel, and notify the client if it supports that (consumer_cancel_notify)."""
         raise NotImplementedError
 
 
@@ -48,11 +48,11 @@ class ConsumerRing:
     """Order a queue's consumers by priority, and round robin within a priority. A consumer that was found without room
     is *parked*: it is not checked again until `unpark`. So the cost of a round depends on the number of consumers
     served, not on their total number.
-    Invariant: with a single active consumer, ``active`` is one of the consumers, if there are any. It remains active
-        until it is removed. If a consumer with a higher priority is added to a ring that `yields`, the active one gets
-        no more messages, and the other becomes active once all messages of the first are settled. If there are several
-        consumers, each is on the ring of its priority while it is not ``parked``; a single consumer needs no ring.
-        While the ring is ``paused``, no consumer has room. Source: RabbitMQ 4.0, quorum queues.
+    Invariant: with a single active consumer, `active` is one of the consumers, if there are any. It remains active
+        until it is removed or yields: if a consumer with a higher priority is added to a ring that `yields`, the active
+        one receives nothing more, and the other becomes active once the first has no unacked messages. If there are
+        several consumers, each is on the ring of its priority while it is not `parked`; a single consumer needs no
+        ring. While the ring is `paused`, no consumer is served. Source: RabbitMQ 4.0, quorum queues.
     """
 
     __slots__ = ("_active", "_consumers", "_lap", "_parkings", "_rings", "_rival", "_row", "_single_active", "_yields",
@@ -89,7 +89,7 @@ class ConsumerRing:
         return self.alone is not None and self.alone.exclusive
 
     def add(self, consumer: RingMember) -> None:
-        """Add a consumer at the end, after the one that was served last."""
+        """Add a consumer at the end of its priority's ring, after the one that was served last."""
         alone = self.alone
         self._consumers[consumer] = None
         self._count()
@@ -109,12 +109,12 @@ class ConsumerRing:
 
     @property
     def active(self) -> RingMember | None:
-        """The active consumer of a queue with a single active consumer, None if there is none."""
+        """The active consumer of a queue with a single active consumer, or None if there is none."""
         self._is_yielding()
         return self._active
 
     def count_broker(self) -> None:
-        """Set ``present`` for a queue that the broker itself reads, so that it is woken as a worker would be."""
+        """Set ``present`` for a queue that the broker itself reads, so that appended messages wake its reader."""
         self.present = True
 
     def pause(self) -> None:
@@ -155,7 +155,9 @@ class ConsumerRing:
         return removed
 
     def able(self) -> bool:
-        """Return whether any consumer has room for a message now; the order of turns does not change."""
+        """Return whether any consumer has room for a message now, and park those without room before the first such
+        consumer; the order of the others does not change.
+        """
         if self.paused or self._is_yielding():
             return False
         consumer = self.alone or self._active
@@ -203,7 +205,7 @@ class ConsumerRing:
         highest priority that has a consumer with room, at most as many as the `ready` messages need. If the backlog is
         long, each consumer gets several consecutive messages, which saves writes. If several are returned, `served`
         must be called with the last one that got a message.
-        Cost: O(consumers returned and parked).
+        Cost: O(priorities, and consumers returned and parked).
         """
         if self.paused or self._is_yielding():
             return []
@@ -226,9 +228,8 @@ class ConsumerRing:
         return []
 
     def served(self, consumer: RingMember) -> None:
-        """Record the consumer that was served last: the one after it is next.
-
-        Cost: O(consumers served with it); O(consumers) if it was removed meanwhile.
+        """Record the consumer that was served last: the one after it is next. Cost: O(consumers served with it), or
+        O(consumers) if it has been removed.
         """
         ring = self._rings.get(consumer.priority)
         if ring is None or consumer.parked:
@@ -242,7 +243,9 @@ class ConsumerRing:
         self._rings[consumer.priority].append(consumer)
 
     def _choose(self) -> None:
-        """Choose the active consumer, and the one to which it will yield: the oldest with the highest priority."""
+        """Choose the active consumer if there is none, and the one to which it will yield: in both cases the oldest
+        with the highest priority.
+        """
         best = max(self._consumers, key=lambda other: other.priority, default=None)
         if self._active not in self._consumers:
             self._active = best
@@ -251,8 +254,8 @@ class ConsumerRing:
         self._rival = best if yields else None
 
     def _is_yielding(self) -> bool:
-        """Return whether the active consumer gets no more messages, because it yields to another one; make the other
-        one active once all messages are settled.
+        """Return whether the active consumer receives nothing more, because it yields to another one; make the other
+        one active once the first has no unacked messages.
         """
         if self._rival is None or self._active is None:
             return False

@@ -21,9 +21,8 @@ _BEYOND: Final = 1 << 63  # above every message id
 
 
 class SlotMoments:
-    """The moments of one slot.
-
-    Invariant: each ready message up to ``horizon`` is indexed; ``next`` is the first moment after it, None without one.
+    """The moments of one slot. Invariant: each ready message up to ``horizon`` was indexed. ``next`` is the first
+    moment after it, perhaps of a message that has been removed, or None if there is none.
     """
 
     __slots__ = ("horizon", "next", "slot")
@@ -34,9 +33,9 @@ class SlotMoments:
         self.next: Moment | None = None
 
     def advance(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
-        """Advance the horizon and return the moments that it passes. In an open slot it advances by AHEAD_MS, because
-        messages will be added; in a sealed slot it passes `share` moments. Shapes: `moments` are those of the slot's
-        ready messages.
+        """Advance the horizon and return the moments that it passes. In an open slot it advances to AHEAD_MS after
+        `now_ms`, because messages will be added; in a sealed slot it passes at most `share` moments. Shapes: `moments`
+        are those of the slot's ready messages.
         """
         horizon = self.horizon
         beyond = [moment for moment in moments if moment > horizon]
@@ -58,10 +57,10 @@ class SlotMoments:
 class DueMoments:
     """The moments of one holding level.
 
-    Invariant: every ready message is indexed, or is not due before its slot's ``next``. The index contains a removed
-        message until it would be due.
-    Cost: O(log n) to add and to take, for n slots; O(m) to index the next messages of a slot of m messages, which is
-        rare.
+    Invariant: every ready message is indexed until it is taken, or is not due before its slot's ``next``. The index
+        contains a removed message until it would be due.
+    Cost: O(log n) amortised to add and to take, for n slots and indexed messages; O(m log m) to index the next messages
+        of a slot of m messages, which is rare.
     """
 
     def __init__(self) -> None:
@@ -88,13 +87,13 @@ class DueMoments:
             self._set_next(known, moment)
 
     def begin(self, slot: Slot, moments: Iterable[Moment]) -> None:
-        """Add a slot that existed at the start, with the moments of its ready messages."""
+        """Add a slot that existed at startup, with the moments of its ready messages."""
         first = min(moments, default=None)
         if first is not None:
             self._set_next(self._by_first.setdefault(slot.first, SlotMoments(slot)), first)
 
     def hidden(self, now_ms: int) -> SlotMoments | None:
-        """Return the slot that must be indexed before `take`, because it may contain the first due message."""
+        """Return the slot that must be indexed before `take`, because it may contain the first due message, or None."""
         first = self._first_slot()
         if first is None or first[0] > now_ms or (self._near and self._near[0] < first[:2]):
             return None

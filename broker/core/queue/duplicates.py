@@ -28,12 +28,12 @@ def value_digest(value: Any) -> bytes:
 
 
 def value_of(message: Message) -> Any:
-    """Return the value of the header of a message, None if it has none."""
+    """Return the value of a message's deduplication header, or None if it has none."""
     return HeaderFields(message.header).headers.get(DEDUPLICATION_HEADER) if _OCTETS in message.header else None
 
 
 def digest_of(message: Message) -> bytes | None:
-    """Return the digest of a message's header, None if it has none."""
+    """Return the digest of a message's deduplication header, or None if it has none."""
     value = value_of(message)
     return None if value is None else value_digest(value)
 
@@ -41,10 +41,10 @@ def digest_of(message: Message) -> bytes | None:
 class Duplicates:
     """Store the slot and index of the message with each value of the header. The slot knows whether the message is
     still ready or unacked, so nothing has to be done when messages are settled, dropped, expired or purged.
-    Units: ``dropped`` counts the messages that the queue did not accept.
-    Invariant: adding a message removes entries of settled messages, so that these never greatly outnumber the others.
-        ``_order`` has each key of ``_entries`` once.
-    Cost: some 250 bytes for each message with the header.
+    Units: ``dropped`` counts the messages that the queue did not accept because they were duplicates.
+    Invariant: adding a message removes entries of settled or expired messages, so that these never greatly outnumber
+        the others. ``_order`` contains each key of ``_entries`` once.
+    Cost: some 250 bytes for each entry.
     """
 
     def __init__(self) -> None:

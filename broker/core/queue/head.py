@@ -37,8 +37,8 @@ class Returned:
 
 
 class ReturnLane:
-    """Order the messages that are delivered before all others, by slot and index. Invariant: messages that are no
-    longer ready, because an operator or a limit removed them, are skipped.
+    """Queue the messages that are delivered before all others. Each is stored as its slot and index; those that are no
+    longer ready, because a limit or an operator removed them, for instance, are skipped.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class ReturnLane:
         self._entries.appendleft(Returned(priority, slot, indexes))
 
     def front(self) -> Returned | None:
-        """Return the entry with the next message, None if there is no message."""
+        """Return the entry with the next message, or None if there is no message."""
         entries = self._entries
         while entries:
             entry = entries[0]
@@ -75,7 +75,7 @@ class ReturnLane:
         return None
 
     def ready(self, limit: int) -> Sequence[int]:
-        """Return up to `limit` next messages of one slot; `front` has returned an entry."""
+        """Return up to `limit` next messages, all of the entry that `front` has returned."""
         entry = self._entries[0]
         slot, indexes = entry.slot, entry.indexes
         found: list[int] = []
@@ -103,7 +103,7 @@ def expired_among(
 ) -> list[int]:
     """Return the indexes of a slot's messages that expired before `now_ms`. HOT.
 
-    Shapes: ``expires_ms`` is called for messages that have an expiration, and for all messages of a queue with a
+    Shapes: `expires_ms` is called for messages that have an expiration, and for all messages of a queue with a
         `ttl_ms`.
     """
     expired: list[int] = []
@@ -119,10 +119,10 @@ def expired_among(
 class QueueHead(LevelOwner):
     """The head of a queue: its next messages, expiry and length limits; one slot is read from disk at a time.
 
-    Shapes: ``levels`` has one level per priority, the lowest first. ``_lane`` orders the messages returned to a
-        ``strict`` queue, and messages that became due in any queue; it is None while there are none. ``_from_lane`` has
-        the indexes that the last `take` removed from it. ``holding`` holds messages until they are due. ``serving`` is
-        set while the worker delivers from the queue.
+    Shapes: `levels` contains one level per priority, the lowest first. `_lane` orders the messages returned to a
+        `strict` queue, and messages that became due in any queue; it may be None while there are none. `_from_lane` are
+        the indexes that the last `take` removed from it. `holding` holds messages until they are due. `serving` is set
+        while the worker delivers from the queue.
     """
 
     __slots__ = ("_from_lane", "_lane", "_ports", "_pressing", "_reading", "deleted", "holding", "level", "levels",
@@ -144,7 +144,7 @@ class QueueHead(LevelOwner):
         self._ports = ports
         self._from_lane: Sequence[int] = ()
         self._reading = False
-        self._pressing = False  # set while consumers are served to make room in the queue
+        self._pressing = False  # set while `_serve` serves consumers: no message expires
         self._lane: ReturnLane | None = None
 
     @property
@@ -165,13 +165,13 @@ class QueueHead(LevelOwner):
 
     @property
     def waiting_bytes(self) -> int:
-        """The total body size of the messages that ``waiting`` counts, if the queue is limited in bytes."""
+        """The total body size of the messages that `waiting` counts, as far as known; 0 without a limit in bytes."""
         return sum(level.manager.ready_bytes for level in self.all_levels)
 
     # -- returned messages --------------------------------------------------------------------------------------------
 
     def put_last(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Queue returned messages after all others in the lane."""
+        """Queue returned or due messages after all others in the lane."""
         if self._lane is None:
             self._lane = ReturnLane()
         self._lane.append(priority, slot, indexes)
@@ -185,7 +185,7 @@ class QueueHead(LevelOwner):
             self._lane.put_back(level.priority, slot, again)
 
     def _returned(self) -> tuple[Level, Slot] | None:
-        """Return the level and the slot of the first message in the lane, None without one."""
+        """Requeue returned messages; return the level and slot of the lane's first message, or None if it is empty."""
         if not self.laned:
             return None
         for level in self.levels:
@@ -201,7 +201,7 @@ class QueueHead(LevelOwner):
         raise AssertionError(f"no level has the priority {entry.priority}")
 
     def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
-        """Take up to `limit` messages of the slot that `lease` returned."""
+        """Take and return up to `limit` messages of the slot that `lease` returned."""
         lane = self._lane
         entry = None if lane is None else lane.front()
         if lane is None or entry is None or entry.slot is not slot:
@@ -214,7 +214,9 @@ class QueueHead(LevelOwner):
         return indexes
 
     def lease_to(self, owner: Owner) -> tuple[Level, Slot] | None:
-        """Lease the slot with the next message to a worker: of the lane, or else of the highest level with messages."""
+        """Lease the slot with the next message to a worker: of the lane, or else of the highest level with messages.
+        Return None if no slot can be leased.
+        """
         found = self._returned()
         if found is not None and found[0].manager.lease(found[1], owner):
             return found
@@ -228,7 +230,7 @@ class QueueHead(LevelOwner):
     # -- expiry -------------------------------------------------------------------------------------------------------
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return the moment at which a message of this queue expires, None if it does not expire."""
+        """Return the moment at which a message of this queue expires, or None if it does not expire."""
         ttl_ms = self.rules.ttl_ms
         own_ms = message.facts.expiration_ms
         if own_ms is None:
@@ -253,8 +255,8 @@ class QueueHead(LevelOwner):
         self._ports.deadlines.set(self, at_ms, self.check_expiry)
 
     def drop_expired(self, level: Level, slot: Slot, indexes: Sequence[int]) -> Sequence[int]:
-        """Drop expired messages among those taken, and return the others. While consumers are served to make room, none
-        is dropped: a waiting consumer gets a new message whatever its time to live.
+        """Drop expired messages among those taken, and return the others. During `_serve` none is dropped: a waiting
+        consumer gets a new message whatever its time to live.
         """
         if self._pressing:
             return indexes
@@ -272,8 +274,8 @@ class QueueHead(LevelOwner):
     # -- limits -------------------------------------------------------------------------------------------------------
 
     def enforce(self) -> None:
-        """Drop messages from the head until the queue is within its limits. If the turn's share is used up, continue in
-        the next turn; publishers wait until then, so that the queue does not grow.
+        """Serve consumers, then drop messages from the head until the queue is within its limits. If the turn's share
+        is used up, continue in the next turn; publishers wait until then. If a slot must be read, continue afterwards.
         """
         if not self._over():
             return
@@ -326,7 +328,7 @@ class QueueHead(LevelOwner):
     # -- heads --------------------------------------------------------------------------------------------------------
 
     def _front(self) -> tuple[Level, Slot | None]:
-        """Return the level and the slot of the next message outside the lane; the slot is None if there is none."""
+        """Return the highest level with ready messages and its first such slot; the slot is None if there is none."""
         for level in reversed(self.levels):
             if level.returning:
                 level.catch_up()
@@ -336,7 +338,7 @@ class QueueHead(LevelOwner):
         return self.levels[0], None
 
     def _waits_for(self, level: Level, slot: Slot) -> bool:
-        """Return whether a slot is on disk, and start to read it if so."""
+        """Return whether a slot is on disk; if so, start to read it unless a read is in progress."""
         if slot.contents is None and not self._reading:
             self._reading = True
             self._ports.read(level, slot, self._was_read)
@@ -345,13 +347,13 @@ class QueueHead(LevelOwner):
     def _was_read(self) -> None:
         self._reading = False
         if not self.deleted:
-            self.check_expiry()  # one of the two has waited for the slot
+            self.check_expiry()  # one of the two waited for the slot
             self.enforce()
 
     def _drop_expired_first(self, now_ms: int) -> int | None:
-        """Drop expired messages up to the first that has not expired, and return when that one expires. The lane and
-        each level of a strict queue have heads of their own: return the earliest moment. Return `now_ms` if the turn's
-        share is used up, None if no message at a head expires or a slot must be read first.
+        """Drop expired messages up to the first that has not expired, and return when that one expires. The lane, and
+        each level of a strict queue, have heads of their own: return the earliest moment. Return `now_ms` if the turn's
+        share is used up, or None if no message at a head expires or a slot must be read first.
         """
         if not self.laned:
             return self._drop_expired_at(WHOLE, now_ms)

@@ -36,9 +36,9 @@ _FOR_EVER: Final = 1 << 62  # later than every moment
 class Holding:
     """Release the messages of one holding level when they are due. Slots are not read from disk for that: their entries
     in the queue log show which messages are due next, and many due messages are read at once.
-    Units: ``_early`` is the number of messages that an operator wants to be released early. ``_last_ms`` is the latest
-        due moment of all messages held since the level was last empty.
-    Invariant: messages are released in the order of their moments. After a start, nothing is released until the first
+    Units: ``_early`` is the number of messages that remain to be released early for an operator. ``_last_ms`` is the
+        latest due moment of all messages held since the level was last empty.
+    Invariant: messages are released in the order of their moments. After startup, nothing is released until the first
         moment of each existing slot is known.
     Cost: the memory of DueMoments, and of up to FETCH_MESSAGES messages or FETCH_BYTES.
     """
@@ -46,7 +46,7 @@ class Holding:
     def __init__(self, ports: QueuePorts[Level, Any], level: Level) -> None:
         self._ports = ports
         self._moments = DueMoments()
-        self._unread: deque[Slot] = deque()  # slots that existed at the start and whose moments are unknown
+        self._unread: deque[Slot] = deque()  # slots that existed at startup and whose moments are unknown
         self._fetched: deque[tuple[int, Slot, Message | None]] = deque()  # due messages in memory
         self._reading = False
         self._early = 0
@@ -59,12 +59,12 @@ class Holding:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message is due, None if there is none or this is not known yet."""
+        """When the next message is due, or None if there is none or this is not known yet."""
         return self._moments.next_ms if self.count else None
 
     @property
     def last_ms(self) -> int | None:
-        """When the last message is due, None if there is none or this is not known yet."""
+        """When the last message is due at the latest, or None if there is none or this is not known yet."""
         return self._last_ms or None if self.count else None
 
     @abstractmethod
@@ -173,7 +173,7 @@ class Holding:
             self._gather()
 
     def _fetch(self, first: tuple[int, int, Slot], now_ms: int) -> None:
-        """Read due messages whose slots are on disk, starting with the given one."""
+        """Take a batch of due messages, the given one first, and read those on disk."""
         batch = [first]
         limit = min(FETCH_MESSAGES, self._early or FETCH_MESSAGES)
         while len(batch) < limit and (taken := self._moments.take(now_ms)) is not None:

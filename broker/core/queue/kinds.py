@@ -69,7 +69,8 @@ class MqttQueue(InternalQueue):
 class SeenQueue(Queue):
     """The values that an exchange has seen in the header x-deduplication-header.
 
-    For each value there is a message whose body is the value's digest; the value is forgotten when the message expires.
+    For each value there is a message whose body is the value's digest; the value is forgotten when the message expires,
+    or is dropped because the queue is full.
     """
 
     is_internal = True
@@ -82,7 +83,7 @@ class SeenQueue(Queue):
         return known is not None and known.stops(value_digest(value), self._ports.clock.now_ms)
 
     def repeats(self, message: Message) -> bool:
-        """Return True, because messages enter only as `noted` returns them."""
+        """Return True, so that a routed message does not enter: the poster adds what `noted` returns for it."""
         return True
 
     def noted(self, message: Message) -> Message:

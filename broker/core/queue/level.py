@@ -1,7 +1,7 @@
 """A level of a queue: dense message ids, a slot manager, and a number in the store.
 
-A queue without priorities has one level, others one per priority. A level settles, requeues and dead-letters delivered
-messages, and collects these changes for the log.
+A queue has one level, or one per priority, and another one if it holds messages until they are due. A level settles,
+requeues and dead-letters delivered messages, and collects these changes for the log.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ _log = get_logger()
 HOLDING_PRIORITY: Final = 256  # the priority of a holding level, above every priority of a message
 POISON: Final = "delivery_limit"  # the reason for which a poisoned message is dead-lettered
 BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
-RETURN_UNITS: Final = 4  # cost of requeueing the messages of one slot, in units of the turn's share
+RETURN_UNITS: Final = 4  # least cost of requeueing messages of one slot, in units of the turn's share
 CATCH_UP_SLOTS: Final = 16  # at most this many slots are requeued before the next delivery
-RUN_MIN: Final = 64  # consecutive settled messages that get a log record of their own
+RUN_MIN: Final = 64  # at least this many consecutive settled messages get a log record of their own
 
 _serials: Final = count()  # a tie-breaker, so that returned messages are never compared
 
@@ -45,8 +45,8 @@ _serials: Final = count()  # a tie-breaker, so that returned messages are never 
 class Level:
     """One level of a queue.
 
-    Shapes: ``before_next`` is called once, with the level, before the next message gets its id, and may append a
-        message itself. ``returning`` is a heap, by slot, of unacked messages to be requeued in this turn or a later
+    Shapes: ``before_next``, if set, is called once, with the level, before the next message gets its id, and may append
+        a message itself. ``returning`` is a heap, by slot, of unacked messages to be requeued in this turn or a later
         one, before any later message is delivered; each entry states whether the delivery failed.
     Invariant: ``number`` identifies the level in the store and is never reused. Every message of a level with
         ``persists_all`` has a record in the log, whatever its delivery mode.
@@ -80,7 +80,7 @@ class Level:
 
     @classmethod
     def ended(cls, ports: QueuePorts[Level, Any]) -> Level:
-        """Return a level for a deleted queue, which remains empty and ignores settlements."""
+        """Return a level that remains empty and ignores settlements, for a deleted queue."""
         level = Level(NO_QUEUE, 0, 0, ports)
         level.deleted = True
         level.manager.ignore_slots()  # break the reference cycle with the manager
@@ -128,7 +128,7 @@ class Level:
             self._count_sizes()
 
     def call_before_next(self, call: Callable[[Level], None] | None) -> None:
-        """Call a function once, before the next message gets its id or the level is deleted."""
+        """Call a function once, before the next message gets its id; None cancels the call."""
         self.before_next = call
 
     def run_before_next(self) -> None:
@@ -152,7 +152,7 @@ class Level:
         Shapes: either all messages are `recorded` in the log for this level, or none is. `charge_bytes` is the sum of
             their charges, if the caller has it.
         """
-        if self.before_next is not None:  # a caller that has recorded the messages has called it already
+        if self.before_next is not None:  # a caller that has recorded the messages has already called it
             self.run_before_next()
         manager = self.manager
         slot = manager.open
@@ -232,11 +232,11 @@ class Level:
         self.manager.settle_one(slot, index)
 
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str, *, at_once: bool = True) -> None:
-        """Settle delivered messages, and dead-letter them if the queue has a dead letter exchange.
+        """Settle taken messages, and dead-letter them if the queue has a dead letter exchange or keeps poisoned ones.
 
-        Messages on disk remain unacked until they are read. A dead letter is recorded before the settlement of its
-        source: a crash in between duplicates the message, but does not lose it. Without `at_once`, the work is divided
-        into turns, and continues if the queue is deleted meanwhile.
+        Messages on disk remain unacked until they are read, unless they are only settled. A dead letter is recorded
+        before the settlement of its source: a crash in between duplicates the message, but does not lose it. Without
+        `at_once`, the work on messages in memory is divided into turns, and continues even if the queue is deleted.
         """
         if self.deleted or slot.tenure is Tenure.DELETED or not indexes:
             return
@@ -278,7 +278,9 @@ class Level:
         return self._wants_poisoned and can_keep_poisoned(self.queue.name)
 
     def _remove_poisoned(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Dead-letter messages that exceed the delivery limit, or move them to the queue of poisoned messages."""
+        """Dead-letter messages that exceed the delivery limit, move them to the queue of poisoned messages, or drop
+        them.
+        """
         remove = partial(self.dead_letter, slot, indexes, POISON, at_once=False)
         if self.queue.rules.dead_letter_exchange is not None or not self._wants_poisoned:
             remove()
@@ -292,9 +294,8 @@ class Level:
             remove()
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Requeue messages in their place, marked redelivered; remove those that exceed the delivery limit.
-
-        A message is lost if it is missing from a slot that was read from disk.
+        """Requeue messages in their place, marked redelivered, or hold them for a delayed retry; remove those that
+        exceed the delivery limit. A message is lost if it is missing from a slot that was read from disk.
         """
         if self.deleted:
             return
@@ -357,7 +358,7 @@ class Level:
         heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
-        """Requeue the returned messages of the first slot, and return the cost in units of the turn's share."""
+        """Requeue the first returned messages of one slot, all failed or none, and return the cost in units."""
         returning = self.returning
         first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]
@@ -369,9 +370,9 @@ class Level:
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue the returned messages that precede the first ready message (in a strict queue, all returned ones).
+        """Requeue the returned messages of slots up to that of the first ready message, in a strict queue of all slots.
 
-        Cost: one slot, more only if all of its messages exceeded the delivery limit.
+        Cost: at most CATCH_UP_SLOTS slots; usually one if the queue is not strict.
         """
         for _ in range(CATCH_UP_SLOTS):
             if not self.returning:
@@ -397,7 +398,7 @@ class Level:
     def lose_sealed(self, end: int) -> None:
         """Settle all messages below the id `end`, and let the next message have at least that id.
 
-        Invariant: nothing was published since the start.
+        Invariant: nothing was published since startup.
         """
         if self.manager.next_id < end:
             self.manager.skip_to(end)

@@ -27,8 +27,8 @@ Q = TypeVar("Q")
 class LevelOwner(Destination[Exchange]):
     """The interface of a queue for its levels; an instance of this class itself owns the levels of deleted queues.
 
-    Invariant: ``awake`` is set while the worker has the queue on its list, ``lags`` if the worker stopped before it had
-        delivered all messages that the consumers had room for.
+    Invariant: ``awake`` is set while the worker has the queue on its list. ``lags`` is set if the worker stopped before
+        it had delivered all messages that the consumers had room for, and while it awaits acks of fast consumers.
     """
 
     __slots__ = ("awake", "consumers", "durable", "lags", "laned", "name", "prioritized", "rules", "strict")

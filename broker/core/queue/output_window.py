@@ -1,4 +1,4 @@
-"""The output window of a connection, which stops deliveries to a client that does not read fast enough."""
+"""The output window of a connection: it stops deliveries to a client that does not read fast enough."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class OutputWindow:
     """Stop deliveries, but never answers, while too much of a connection's output is unsent.
 
     Units: ``high_water_bytes`` may be unsent in the connection. ``last_served`` is the number of the channel whose
-        consumers were served last, 0 for none.
+        consumers were served last, or 0.
     Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
     """
 
@@ -30,7 +30,7 @@ class OutputWindow:
         self.high_water_bytes = high_water_bytes
 
     def pause(self) -> None:
-        """Stop deliveries: the socket accepts no more, or the client has disconnected."""
+        """Stop deliveries: the socket is full, the client has disconnected, or the window's only consumer is shut."""
         self.writable = False
 
     def resume(self) -> None:
@@ -45,7 +45,7 @@ class OutputWindow:
         return False
 
     def has_room(self) -> bool:
-        """Return whether a delivery may be added now."""
+        """Return whether a delivery may be added now; if not, set ``starved``."""
         if self.writable and self._connection.out_bytes < self.high_water_bytes:
             return True
         self.starved = True

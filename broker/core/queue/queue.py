@@ -33,11 +33,11 @@ PRIORITY_MAX: Final = 31
 class Queue(QueueHead):
     """One queue of a vhost.
 
-    Shapes: ``levels`` has one level per priority, the lowest first. ``level`` is the only one, or the lowest of a
-        ``prioritized`` queue. The numbers of the levels are consecutive, starting with the queue's own. In a ``strict``
-        queue, ``level`` is that of DEFAULT_PRIORITY, and the others are created at their first use. ``holding`` holds
-        messages until they are due, in a separate level; it is created for the first one. ``plain`` is set if a publish
-        need not check the queue's rules.
+    Shapes: ``levels`` contains one level per priority, the lowest first. ``level`` is the only one, or the lowest of a
+        ``prioritized`` queue, and their numbers are consecutive, starting with the queue's own. In a ``strict`` queue,
+        ``level`` is that of DEFAULT_PRIORITY, and the others are created at their first use, with numbers by priority.
+        ``holding`` holds messages until they are due, in a separate level; it is created for the first one. ``plain``
+        is set if a publish need not check the queue's rules.
     """
 
     __slots__ = ("_silent_until_ms", "arguments", "auto_delete", "duplicates", "exclusive_owner", "failures",
@@ -95,7 +95,7 @@ class Queue(QueueHead):
 
     @property
     def declaration(self) -> QueueDeclaration:
-        """The properties with which the queue was created."""
+        """The properties of the queue's latest declaration."""
         return QueueDeclaration(
             self.name,
             self.number,
@@ -117,9 +117,9 @@ class Queue(QueueHead):
         return 0 if self.holding is None else self.holding.count
 
     def prepare_for(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
-        """Prepare a get, consume, declare, purge, delete or commit. In a cluster, these may need data of other nodes.
-        Raises: Postponed until they have arrived. `exclusive` and `room` describe a new consumer: whether it is
-        exclusive, and for how many messages it has room.
+        """Prepare a get, consume, declare, purge or delete. In a cluster, these may need data of other nodes. Raises:
+        Postponed until the data has arrived; ChannelError 403 for a refused consumer. `exclusive` and `room` describe a
+        new consumer: whether it is exclusive, and for how many messages it has room.
         """
 
     def counts(self) -> tuple[int, int]:
@@ -131,10 +131,10 @@ class Queue(QueueHead):
         return self.unacked
 
     def note_ready(self, by_priority: dict[int, int]) -> None:
-        """Set the number of ready messages of each level on all nodes of a cluster."""
+        """Record, in a cluster, the number of ready messages on all nodes by priority."""
 
     def ready_by_priority(self) -> dict[int, int]:
-        """Return the number of ready messages of each level, for an answer to an operator."""
+        """Return the number of ready messages by priority, without zeros, for an answer to an operator."""
         return {level.priority: ready for level in self.levels if (ready := level.manager.ready)}
 
     def remaining(self) -> int:
@@ -182,7 +182,7 @@ class Queue(QueueHead):
             level.limit_bytes(limited=rules.max_bytes is not None)
 
     def used(self) -> None:
-        """Restart the queue's expiry, because a consumer, basic.get or declare has used the queue."""
+        """Restart the queue's expiry after a use or a change of its rules; cancel it while there are consumers."""
         deadlines = self._ports.deadlines
         expires_ms = self.rules.expires_ms
         if expires_ms is None or self.consumers or self.deleted:
@@ -234,7 +234,7 @@ class Queue(QueueHead):
 
     @property
     def numbers(self) -> Sequence[int]:
-        """The numbers of all levels that the queue has or may get."""
+        """The numbers of all levels that the queue has or may get, without that of the holding level."""
         if not self.strict:
             return [level.number for level in self.levels]
         return numbers_of(self.number)
@@ -249,7 +249,7 @@ class Queue(QueueHead):
         return holding
 
     def due_ms_of(self, message: Message) -> int | None:
-        """Return when a message is due by a due header, None if it is due now or the header is unreadable."""
+        """Return when a due header says that a message is due, or None if it is due now or the header is unreadable."""
         headers = self.rules.due_headers
         if not headers:
             return None
@@ -272,7 +272,7 @@ class Queue(QueueHead):
             self.note_at(slot, index, waiting)
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
-        """Deliver a message that has become due, and was added to a level, before all others."""
+        """Put a message that has become due, and was added to a level, at the end of the lane, and apply the rules."""
         self.put_last(level.priority, slot, (index,))
         if self.duplicates is not None:
             self.note_at(slot, index, message)
@@ -298,7 +298,7 @@ class Queue(QueueHead):
         return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
 
     def repeats(self, message: Message) -> bool:
-        """Return whether a deduplicating queue has a message with the same header value, and so drops this one."""
+        """Return whether the queue has a message with the same deduplication header; if so, count this as dropped."""
         digest = self.digest(message)
         if digest is None:
             return False
@@ -391,7 +391,7 @@ class Queue(QueueHead):
         self.wake()
 
     def lease(self) -> tuple[Level, Slot] | None:
-        """Lease the slot with the next message, of the highest level that has one, to the worker."""
+        """Lease the slot with the next message, as `lease_to` finds it, to the worker; None if there is none."""
         owner = self.worker.owner
         if self.prioritized or self.laned:
             return self.lease_to(owner)
@@ -409,8 +409,8 @@ class Queue(QueueHead):
         return self.worker.serve_first(self)
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop the ready messages over several turns, log that, and call `done` with their number. Unacked messages are
-        not affected.
+        """Drop the ready and held messages over several turns, log that, and call `done` with their number. Unacked
+        messages are not affected.
         """
         dropped: list[int] = []
         self._ports.sliced.run(self._purge_slots(dropped), lambda: self._end_purge(dropped, done))
@@ -459,6 +459,6 @@ def _number_at(queue_number: int, priority: int) -> int:
 
 
 def numbers_of(queue_number: int) -> list[int]:
-    """Return the numbers of the levels of a strict queue, the queue's own first."""
+    """Return the numbers of the levels of a strict queue, the queue's own first, without that of the holding level."""
     others = [priority for priority in range(PRIORITY_MAX + 1) if priority != DEFAULT_PRIORITY]
     return [_number_at(queue_number, priority) for priority in (DEFAULT_PRIORITY, *others)]

@@ -26,17 +26,17 @@ NO_TYPE: Final = "undefined"  # RabbitMQ exports this for a vhost without a defa
 TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
-"""Takes a value and all arguments, and returns RabbitMQ's text if the value is invalid."""
+"""A function that returns RabbitMQ's text for an invalid value, else None, given the value and all arguments."""
 
 
 def default_type(facts: Mapping[str, Any]) -> str | None:
-    """Return the default queue type among the facts of a vhost, None if it is missing or not supported."""
+    """Return the default queue type among the facts of a vhost, or None if it is missing or not supported."""
     stated = _stated_type(facts)
     return TYPES.get(stated) if isinstance(stated, str) else None
 
 
 def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
-    """Return why the default queue type among the facts of a vhost has no effect, None if it has one or is missing."""
+    """Return why the default queue type in the facts of a vhost has no effect, or None if it has one or is missing."""
     stated = _stated_type(facts)
     if stated is None or default_type(facts) is not None:
         return None
@@ -44,7 +44,7 @@ def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
 
 
 def check_default_type(name: str | None) -> str | None:
-    """Return the default queue type with a name, None for no default. Raises: ValueError for an unsupported one."""
+    """Return the default queue type with a name, or None for no default. Raises: ValueError for an unsupported one."""
     if name is None or name == NO_TYPE:
         return None
     if name not in TYPES:
@@ -142,7 +142,9 @@ def _positive(check: Check, value: Any, arguments: Mapping[str, Any]) -> str | N
 
 
 def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    """Refuse a key that is not a short string; RabbitMQ accepts it and then cannot deliver the dead letters."""
+    """Refuse a key without a dead letter exchange, as RabbitMQ does, and one that is not a short string: RabbitMQ
+    accepts that and then cannot deliver the dead letters.
+    """
     reason = _text(value, arguments)
     if reason is None and not is_short_text(value):
         reason = f'"expected UTF-8 of at most {SHORT_STRING_MAX_BYTES} bytes"'
@@ -206,8 +208,8 @@ def check_queue_arguments(
 ) -> None:
     """Check the arguments of a queue that is about to be created.
 
-    Raises: 406 for an invalid value, for an argument or property that a queue of this type cannot have, and for a
-        stream.
+    Raises: ChannelError 406 for an invalid value, for an argument or property that a queue of this type cannot have,
+        and for a stream.
     """
     named_exchange(resource, arguments, "x-dead-letter-exchange")
     if "x-queue-type" in arguments:

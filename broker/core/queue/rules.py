@@ -45,7 +45,7 @@ def is_poisoned_name(queue: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DelayedRetry:
-    """The rule that delays the redelivery of returned messages. Shapes: ``type`` is one of RETRY_TYPES.
+    """The rule that delays the redelivery of returned messages. Shapes: `type` is one of RETRY_TYPES.
 
     Source: RabbitMQ 4.3, rabbit_fifo.
     """
@@ -70,10 +70,11 @@ class QueueRules:
     Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may be unused. ``max_length``
         limits the number of waiting messages, ``max_bytes`` the size of their bodies. A message whose delivery has
         failed more than ``delivery_limit`` times is poisoned: it is dead-lettered, or without a dead letter exchange
-        dropped, unless ``keep_poisoned`` is set (None: the setting decides). ``max_priority`` is 0 for a queue without
-        priorities. A message may be unacked for ``consumer_timeout_ms``. ``retry`` delays the redelivery of returned
-        messages. A message with a time in one of the ``due_headers`` is held until then. A queue that ``deduplicates``
-        accepts no message whose deduplication header equals that of a message in the queue.
+        moved to another queue if ``keep_poisoned`` is set (None: the setting decides), else dropped. ``max_priority``
+        is 0 for a queue without priorities. A message may be unacked for ``consumer_timeout_ms``. If the queue
+        ``counts_deliveries``, a header of a redelivery states how often the message was returned. ``retry`` delays the
+        redelivery of returned messages. A message with a time in one of the ``due_headers`` is held until then. A queue
+        that ``deduplicates`` accepts no message whose deduplication header equals that of a message in the queue.
     """
 
     ttl_ms: int | None = None
@@ -168,7 +169,7 @@ def queue_rules(
 
 
 def _retry(arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Mapping[str, Any]) -> DelayedRetry | None:
-    """Return the delayed retry of a queue, None without one.
+    """Return the delayed retry of a queue, or None if there is none.
 
     Source: RabbitMQ 4.3, rabbit_quorum_queue: the policy's type overrides the argument, and the smaller of two numbers
         applies. The arguments are not checked at the declaration; invalid ones are ignored.
@@ -183,7 +184,7 @@ def _retry(arguments: Mapping[str, Any], policy: Mapping[str, Any], operator: Ma
 
 
 def _positive(*values: Any) -> int | None:
-    """Return the smallest positive number among the values."""
+    """Return the smallest positive number among the values, at most NUMBER_MAX, or None if there is none."""
     numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool) and value > 0]
     return min(*numbers, NUMBER_MAX) if numbers else None
 

@@ -22,9 +22,8 @@ _searches: Final = count(1)  # numbers the searches for repeated slots
 
 @mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it; a closed channel drops it
 class SlotDelivery:
-    """Messages of one slot that were delivered to one consumer, which is None for basic.get.
-
-    Shapes: ``indexes`` has ``count`` ascending indexes from ``start`` on, as a range if they are dense, else as a list.
+    """Messages of one slot that were delivered to one consumer or, if ``consumer`` is None, fetched by basic.get.
+    Shapes: ``indexes`` are ``count`` ascending indexes from ``start`` on, as a range if they are dense, else as a list.
     """
 
     __slots__ = ("consumer", "count", "indexes", "level", "slot", "start")
@@ -46,7 +45,7 @@ class Run(SlotDelivery):
 
     Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``.
     Invariant: ``left`` messages are unacked, and ``low`` is the tag of the first of them. ``removed`` marks tags above
-        ``low`` that are no longer unacked, and is None as long as there are none.
+        ``low`` that are no longer unacked, and is None until there is one.
     """
 
     __slots__ = ("first", "last", "left", "low", "removed")
@@ -74,7 +73,7 @@ class Run(SlotDelivery):
         self.removed: bytearray | None = None
 
     def remove(self, tag: int) -> None:
-        """Remove one unacked message. Cost: O(removed tags that directly follow it)."""
+        """Remove one unacked message. Cost: O(removed tags that follow it), and O(tags) for the first out of order."""
         self.left -= 1
         removed = self.removed
         if tag != self.low:
@@ -139,8 +138,8 @@ class Run(SlotDelivery):
 class Unacked:
     """Number the deliveries of a channel, and store the unacked ones as runs.
 
-    Cost: an octet for each message that is acknowledged before older ones; an ack out of order costs a search among the
-        runs.
+    Cost: an octet for each message of a run in which one is acknowledged before older ones; an ack out of order costs a
+        search among the runs.
     Invariant: tags ascend over ``runs``. ``count`` is the number of unacked messages. ``_empty`` counts the runs
         without an unacked message. They include all runs before ``_front``, the index of the run of the oldest message.
     """
@@ -289,17 +288,17 @@ class Unacked:
 
     @property
     def oldest(self) -> int | None:
-        """The tag of the oldest unacked message, None without one."""
+        """The tag of the oldest unacked message, or None if there is none."""
         return self.runs[self._front].low if self.count else None
 
     def indexes_of(self, slot: Slot) -> list[int]:
-        """Return the indexes of the unacked messages of a slot. Cost: O(runs + messages returned)."""
+        """Return the indexes of a slot's messages that are unacked or set aside. Cost: O(runs, and tags of these)."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
         waiting += [delivery.indexes for _, delivery in self.aside or () if delivery.slot is slot]
         return list(chain.from_iterable(waiting))
 
     def levels(self) -> Iterable[Level]:
-        """Return the levels of the unacked messages, each once. Cost: O(runs)."""
+        """Return the levels of the unacked messages, each once, without those set aside. Cost: O(runs)."""
         return dict.fromkeys([run.level for run in self.runs if run.left])
 
     def _run_of(self, tag: int) -> Run:
@@ -376,7 +375,7 @@ class Unacked:
     def set_aside(self, tag: int, *, multiple: bool) -> list[SlotDelivery]:
         """Set aside the deliveries that are acknowledged in a transaction, and return them.
 
-        Raises: ChannelError 406 for a tag that is not unacked, or already set aside.
+        Raises: ChannelError 406 for a tag that is unknown or has already been set aside.
         """
         tags: list[Sequence[int]] = self._tags(tag or self.last_tag) if multiple else [range(tag, tag + 1)]
         taken = self.take(tag, multiple=multiple)
@@ -391,7 +390,7 @@ class Unacked:
         self.aside = None
 
     def put_back(self) -> None:
-        """Restore all deliveries that were set aside. Cost: O(deliveries set aside, and runs)."""
+        """Restore all deliveries that were set aside. Cost: O(messages set aside, and runs), and sorting both."""
         if not self.aside:
             return
         aside, self.aside = sorted(self.aside, key=lambda one: one[0][0]), None
@@ -413,7 +412,7 @@ class Unacked:
         self._drop_empty()
 
     def _tags(self, upto: int) -> list[Sequence[int]]:
-        """Return the unacked tags up to `upto`, by run. Cost: O(runs returned)."""
+        """Return the unacked tags up to `upto`, by run. Cost: O(runs, and tags of runs acknowledged out of order)."""
         found: list[Sequence[int]] = []
         for place in range(self._front, len(self.runs)):
             run = self.runs[place]

@@ -79,8 +79,8 @@ class BasicSession(ChannelConsumers):
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
         """Start a consumer on `queue`.
 
-        Raises: ChannelError 403 if another consumer is exclusive, 406 for an invalid priority or timeout;
-            ConnectionFault 530 for a tag in use, and at the limit.
+        Raises: ChannelError 403 if another consumer is exclusive, or if this one is and the queue has consumers or a
+            single active consumer; 406 for an invalid argument. ConnectionFault 530 for a tag in use, and at the limit.
         """
         tag = method.consumer_tag or self._vhost.new_name("amq.ctag-")
         if tag in self.consumers:
@@ -144,7 +144,9 @@ class BasicSession(ChannelConsumers):
     # -- get ----------------------------------------------------------------------------------------------------------
 
     def get(self, queue: Queue, *, no_ack: bool) -> None:
-        """Fetch one message. If it is on disk, hold the connection until the message is read and answered."""
+        """Answer with a message, or with get-empty if the queue is empty or paused. Hold the connection while a message
+        is read from disk, or while expired messages are dropped over several turns.
+        """
         queue.used()
         if queue.timed and not queue.check_expiry():
             self.connection.hold()
@@ -214,7 +216,7 @@ class BasicSession(ChannelConsumers):
             self._run(by_parts(deliveries, self.settle))
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool, failed: bool) -> None:
-        """Requeue or drop the rejected deliveries. Raises: ChannelError 406 for an unknown delivery tag.
+        """Requeue, drop or dead-letter the rejected deliveries. Raises: ChannelError 406 for an unknown delivery tag.
 
         Source: RabbitMQ 4.3, rabbit_channel: after basic.reject the delivery has `failed`, after basic.nack it has not.
         """
@@ -229,14 +231,14 @@ class BasicSession(ChannelConsumers):
             self._run(self._returns(deliveries, failed=failed) if requeue else by_parts(deliveries, reject))
 
     def recover(self, *, requeue: bool, then: Callable[[], None] | None = None) -> None:
-        """Requeue all unacked messages, then call `then`. Raises: 540 for requeue=false, as in RabbitMQ."""
+        """Requeue all unacked messages, then call `then`. Raises: ConnectionFault 540 for requeue=false."""
         if not requeue:
             raise ConnectionFault(540, "requeue=false")
         self._run(self._returns(self.unacked.take_all(), failed=False), then)
 
     def close(self) -> None:
         """End the consumers and requeue all unacked messages, because the channel is closed. Later answers of the
-        channel and the connection are withheld until all messages are requeued.
+        channel number and the answer to connection.close are withheld until all messages are requeued.
         """
         self.closed = True
         consumers = list(self.consumers.values())
@@ -258,7 +260,7 @@ class BasicSession(ChannelConsumers):
     # -- sliced work --------------------------------------------------------------------------------------------------
 
     def _run(self, steps: Iterator[int], then: Callable[[], None] | None = None) -> None:
-        """Run steps in slices, then call `then`. The connection is held meanwhile, so that its next method waits."""
+        """Run steps in slices, then call `then`. Until then the connection is held, so that its next method waits."""
         self.connection.hold()
         self._vhost.ports.sliced.run(steps, partial(self._end_run, then))
 
@@ -381,13 +383,13 @@ class BasicSession(ChannelConsumers):
         return sum([delivery.count for delivery in deliveries])
 
     def held_since_ms(self, tag: int) -> int | None:
-        """Return when the time of an unacked delivery started, None if `overdue` was not called since."""
+        """Return when the time of an unacked delivery started, or None if `overdue` has not been called since."""
         place = bisect_left(self._marks, tag, key=itemgetter(0))
         return self._marks[place][1] if place < len(self._marks) else None
 
 
 def by_parts(deliveries: list[SlotDelivery], act: Callable[[list[SlotDelivery]], None]) -> Iterator[int]:
-    """Process DELIVERIES_AT_ONCE deliveries in each step, and yield its cost in units of the turn's share."""
+    """Process up to DELIVERIES_AT_ONCE deliveries in each step, and yield its cost in units of the turn's share."""
     for start in range(0, len(deliveries), DELIVERIES_AT_ONCE):
         part = deliveries[start : start + DELIVERIES_AT_ONCE]
         act(part)

@@ -26,7 +26,7 @@ from broker.core.session.queue import QueueSession
 from broker.core.session.tx import TxSession
 from broker.core.vhost import Vhost
 
-AHEAD_MAX: Final = 100  # methods that are postponed together with the one before them
+AHEAD_MAX: Final = 100  # at most this many methods are postponed together with the one before them
 DELIVERIES_PER_UNIT: Final = 10  # deliveries for one unit of the method budget
 
 
@@ -71,7 +71,7 @@ class SessionOfChannel:
     def method(self, method: Any) -> None:
         """Run any method except basic.publish and those that open and close.
 
-        Raises: the errors of its class; 503 for a method that only a server may send.
+        Raises: the errors of its class; ConnectionFault 503 for a method that only a server may send.
         """
         act = METHODS.get(type(method))
         if act is None:
@@ -106,7 +106,7 @@ class SessionOfChannel:
                 break
 
     def _run_again(self, method: Any) -> None:
-        """Run a postponed method, unless its channel was closed meanwhile."""
+        """Run a postponed method, unless its channel has been closed."""
         connection, postponed = self.session.connection, self.session.postponed
         connection.release()
         count = len(postponed)
@@ -126,7 +126,7 @@ class SessionOfChannel:
             postponed.clear()
 
     def leave(self) -> None:
-        """Deliver published messages, to the channel's own consumers too, before the client closes the channel."""
+        """Serve the queues that the channel consumes and those of its unacked messages, before the client closes it."""
         unacked = [level.queue for level in self.basic.unacked.levels()]
         self._deliver_first([*self.basic.queues(), *unacked])
 
@@ -146,14 +146,14 @@ class SessionOfChannel:
     def flow(self, method: commands.Channel.Flow) -> None:
         """Answer a request to start deliveries, which are never stopped.
 
-        Raises: 540 for a request to stop them, as in RabbitMQ.
+        Raises: ConnectionFault 540 for a request to stop them, as in RabbitMQ.
         """
         if not method.active:
             raise ConnectionFault(540, "active=false")
         self.channel.send(commands.Channel.FlowOk(active=True))
 
     def declare_queue(self, method: commands.Queue.Declare) -> None:
-        """Declare a queue; for a direct reply name, check that its consumer exists."""
+        """Declare a queue; for a direct reply name, check that its consumer exists. Raises: as QueueSession.declare."""
         if method.queue.startswith(DIRECT_REPLY_TO):
             name = strip_name(method.queue)
             if not self.vhost.replies.exists(name):
@@ -208,8 +208,8 @@ class SessionOfChannel:
     def _open_link(self, method: commands.Basic.Consume) -> None:
         """Open an overlay link for another broker.
 
-        Raises: ChannelError 403 without the right to read LINK_QUEUE, and for a broker that is not a neighbour; 406 for
-            a consumer with acks, and if the channel has a link already.
+        Raises: ChannelError 403 without the right to read LINK_QUEUE, for a broker that is not a neighbour, and if this
+            broker has no overlay; 406 for a consumer with acks, for wrong arguments, and if the channel has a link.
         """
         vhost = self.vhost
         resource = vhost.queue_resource(LINK_QUEUE)
@@ -241,7 +241,7 @@ class SessionOfChannel:
     def _consume_replies(self, method: commands.Basic.Consume) -> None:
         """Start the direct reply consumer. It reads no queue, so no right is checked, as in RabbitMQ.
 
-        Raises: ChannelError 406 with acks, or if there is one already; ConnectionFault 530 for a consumer tag in use.
+        Raises: ChannelError 406 with acks, or if there is another; ConnectionFault 530 for a consumer tag in use.
         """
         if method.consumer_tag in self.basic.consumers:
             raise ConnectionFault(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")
@@ -276,10 +276,7 @@ class SessionOfChannel:
         self.publisher.confirms.start()
 
     def select_tx(self, _method: commands.Tx.Select) -> None:
-        """Make the channel transactional; a second call changes nothing.
-
-        Raises: ChannelError 406 in confirm mode.
-        """
+        """Make the channel transactional; a second call changes nothing. Raises: ChannelError 406 in confirm mode."""
         if self.publisher.confirms.confirming:
             raise ChannelError(406, "cannot switch from confirm to tx mode")
         if self.transactions is None:
@@ -313,7 +310,7 @@ class SessionOfChannel:
     def _deliver_first(self, queues: Iterable[LevelOwner]) -> None:
         """Deliver messages that wait for the next turn, before a method that depends on what is delivered.
 
-        Cost: nothing if nothing was published since the last turn.
+        Cost: one check per queue that does not wait for the next turn.
         """
         delivered = 0
         for queue in queues:

@@ -23,7 +23,7 @@ _DROPPED_CAPABILITY: Final = "slotmq.dropped_publishes"
 
 
 class ChannelConfirms:
-    """Number the publishes of one channel, and confirm those that are on disk.
+    """Number the publishes of one channel, and confirm each once it no longer has to wait for the disk or its queues.
 
     Units: ``published``, ``confirmed`` and ``logged`` are the numbers of publishes, from 1 after confirm.select:
         ``logged`` is the last one whose confirm has to wait for the disk.
@@ -42,7 +42,7 @@ class ChannelConfirms:
         self._wide = vhost.wide
         self._tally = tally
         self._marks_dropped = connection.has_capability(_DROPPED_CAPABILITY)
-        self._entering = 0  # the first wide publish that has not entered all of its queues, 0 for none
+        self._entering = 0  # the first wide publish that has not entered all of its queues, or 0 if there is none
         self._others: dict[int, int] | None = None  # NACK or DROPPED, by number; most channels need no dict
         self.closed = False
         self.silent = False
@@ -80,10 +80,10 @@ class ChannelConfirms:
     ) -> None:
         """Count the publishes of a run from index `start` up to `stop`, and request their confirms. HOT.
 
-        Shapes: headers and bodies as in a PublishRun. ``targets[n]`` is the PublishEntry of the routed messages before
-            index ``stops[n]`` that no earlier entry covers; other messages were not routed. The first `logged`
-            publishes have to wait for the disk.
-        Cost: one step for each entry, not for each message.
+        Shapes: headers and bodies as in a PublishRun. `targets[n]` is the PublishEntry of the routed messages before
+            index `stops[n]` that no earlier entry covers; other messages were not routed. The first `logged` publishes
+            have to wait for the disk.
+        Cost: one step for each entry, and one length per message unless the first and the last share a header.
         """
         if start == stop:
             return
@@ -133,7 +133,7 @@ class ChannelConfirms:
             self._answer_otherwise(self.published, DROPPED)
 
     def refuse(self, number: int) -> None:
-        """Answer an unconfirmed publish with a nack, because a full queue refused it."""
+        """Let the answer to an unconfirmed publish be a nack, because the publish was refused."""
         self._answer_otherwise(number, NACK)
 
     def _answer_otherwise(self, number: int, kind: int) -> None:
@@ -154,7 +154,9 @@ class ChannelConfirms:
     # -- confirms -----------------------------------------------------------------------------------------------------
 
     def confirm(self, upto: int) -> None:
-        """Confirm every publish up to and including number `upto`, with as few frames as possible."""
+        """Answer every publish up to and including number `upto`, but only those before a wide publish that has yet to
+        enter queues, with as few frames as possible.
+        """
         if self.silent:
             return
         if self._entering and upto >= self._entering:

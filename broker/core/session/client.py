@@ -51,10 +51,10 @@ class SessionClient:
 
     Invariant: ``user`` is set after the login, ``method_budget`` and ``publish_share`` when a vhost is opened, which
         precedes the first channel. ``publishing`` is set by the first publish. ``drains`` counts the drains in
-        progress; meanwhile ``unsettled`` counts the unacked messages of closed channels. ``patient`` is set for a
-        client within this process and for an overlay link, which an alarm may block without a time limit.
-        ``postponed`` has the postponements of the running method, in order: a connection postpones one method at a
-        time. ``client_key`` is the id of an MQTT client, encoded as in routing keys, otherwise empty.
+        progress; meanwhile ``unsettled`` counts the unacked messages of closed channels. ``patient`` is set if an alarm
+        may block the client without a time limit: a client within this process or with an overlay link. ``postponed``
+        contains the postponements of the running method, in order: a connection postpones one method at a time.
+        ``client_key`` is the id of an MQTT client, encoded as in routing keys, otherwise empty.
     """
 
     __slots__ = ("client_key", "connection", "drains", "method_budget", "name", "output_window", "patient",
@@ -102,7 +102,7 @@ class SessionClient:
         self.permissions.check(self.known_user, resource, kind)
 
     def check_new(self, resource: Resource, arguments: Mapping[str, Any]) -> None:
-        """Check the rights to an exchange that the arguments of a new resource name. Raises: 403, 406."""
+        """Check the rights that a new resource needs if its arguments name an exchange. Raises: 403, 406."""
         self.permissions.check_new(self.known_user, resource, arguments)
 
     def check_any(self, resource: Resource) -> None:

@@ -76,7 +76,7 @@ class SessionOfConnection(SessionClient):
         return AMQP
 
     def _decided(self, mechanism: str, verdict: Verdict) -> None:
-        """Admit or refuse the client, unless it has disconnected meanwhile."""
+        """Admit or refuse the client, unless it has disconnected."""
         if self.connection.finished:
             return
         if isinstance(verdict, Refused):
@@ -167,7 +167,7 @@ class SessionOfConnection(SessionClient):
         return facts
 
     def wake_consumers(self) -> None:
-        """Serve the queues of the consumers, because the client is reading again; the channel served last is last."""
+        """Wake the consumers, because the client is reading again; the channel that was served last is the last."""
         numbers = list(self.connection.channels)
         last = self.output_window.last_served
         turn = numbers.index(last) + 1 if last in numbers else 0
@@ -178,7 +178,7 @@ class SessionOfConnection(SessionClient):
 
     @property
     def blocked_max_s(self) -> int | None:
-        """The maximum number of seconds for which an alarm may block the connection, None for no limit."""
+        """The maximum number of seconds for which an alarm may block the connection, or None if there is no limit."""
         return None if self.vhost is None or self.patient else self.vhost.limits.blocked_max_s
 
     def warn(self, event: str, **fields: object) -> None:
@@ -252,9 +252,9 @@ class SessionOfConnection(SessionClient):
             cast("SessionOfChannel", channel.session).publisher.forget()
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
-        """Close the channels with a delivery that has been unacked for longer than the timeout, 0 for no limit.
-
-        A consumer that exceeds its own timeout or that of its queue is cancelled instead if the client supports that.
+        """Close the channels with a delivery that has been unacked for longer than `timeout_ms`, which is 0 for no
+        limit, and those with a message fetched by basic.get that exceeds the timeout of its queue. A consumer that
+        exceeds its own timeout or that of its queue is cancelled instead if the client supports that.
         Source: RabbitMQ, consumer_timeout; RabbitMQ 4.3 for timeouts of consumers and queues.
         """
         for basic in self._basics():

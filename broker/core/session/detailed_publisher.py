@@ -43,7 +43,7 @@ pack_target: Final = TARGET.pack
 class DetailedPublisher(ClassSession):
     """Publish the messages of one channel that its publisher cannot include in a run.
 
-    Shapes: ``replies`` is the channel's consumer of direct replies, None without one.
+    Shapes: ``replies`` is the channel's consumer of direct replies, or None if it has none.
     """
 
     def __init__(
@@ -161,8 +161,8 @@ class DetailedPublisher(ClassSession):
         return self._examine(entry, header, body)
 
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
-        """Perform a publication: delay, return or post the message, and deliver it as a direct reply; refuse it if a
-        queue is full.
+        """Perform a publication: delay, return or post the message, retain it, and deliver it as a direct reply; refuse
+        it if a queue is full, or if there is no room to retain it.
 
         With `admitted`, queues are not checked for room. A mandatory message without a queue is returned before its
         confirm, as in RabbitMQ. A numbered message enters all its queues or none, so that it can be sent again; if its
@@ -226,7 +226,9 @@ class DetailedPublisher(ClassSession):
         return retainer.lack_of_room(publication.envelope.key, len(publication.header), len(publication.body))
 
     def refuse_last(self, *, kept: bool = False) -> None:
-        """Answer the last publish with a nack. Without confirms, count and log it as lost, unless it is `kept`."""
+        """Answer the last publish with a nack. Without confirms, count it as lost and log the connection's first loss,
+        unless the message is `kept` as a dead letter.
+        """
         if self._confirms.confirming:
             self._confirms.refuse(self._confirms.published)
         elif not kept:

@@ -22,10 +22,7 @@ class ExchangeSession(ClassSession):
     __slots__ = ()
 
     def declare(self, method: commands.Exchange.Declare) -> None:
-        """Create an exchange, or check that it exists.
-
-        Raises: 403, 406, 404 for a passive declare.
-        """
+        """Create an exchange, or check that it exists. Raises: 403, 406, 404 for a passive declare."""
         self._session.method_budget.spend(UNITS)
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)
@@ -51,10 +48,7 @@ class ExchangeSession(ClassSession):
         self._answer(method, commands.Exchange.DeclareOk(), exchange_subject(name))
 
     def delete(self, method: commands.Exchange.Delete) -> None:
-        """Delete an exchange and its bindings.
-
-        Raises: 403, 406 if it is in use and `if_unused` is set.
-        """
+        """Delete an exchange and its bindings. Raises: 403, 406 if it is in use and `if_unused` is set."""
         self._session.method_budget.spend(UNITS)
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)
@@ -66,20 +60,14 @@ class ExchangeSession(ClassSession):
         self._answer(method, commands.Exchange.DeleteOk(), exchange_subject(name), mark)
 
     def bind(self, method: commands.Exchange.Bind) -> None:
-        """Bind a destination exchange to a source exchange.
-
-        Raises: 403, 404, 406.
-        """
+        """Bind a destination exchange to a source exchange. Raises: 403, 404, 406."""
         destination, source = self._ends(method)
         self._vhost.bindings.bind_exchange(destination, source, method.routing_key, method.arguments)
         subject = binding_subject(source, "exchange", destination, method.routing_key)
         self._answer(method, commands.Exchange.BindOk(), subject)
 
     def unbind(self, method: commands.Exchange.Unbind) -> None:
-        """Remove a binding between exchanges; a missing one is not an error.
-
-        Raises: 403.
-        """
+        """Remove a binding between exchanges; a missing one is not an error. Raises: 403."""
         destination, source = self._ends(method)
         mark = self._vhost.answers.mark()
         self._vhost.bindings.unbind_exchange(destination, source, method.routing_key, method.arguments)

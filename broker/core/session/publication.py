@@ -87,14 +87,14 @@ class Publication:
         self.retainer = retainer
 
     def renew(self, producers: Producers) -> None:
-        """Claim the producer again, if this node of a cluster has released it meanwhile. Raises: Postponed."""
+        """Claim the producer again if it has been forgotten since. Raises: Postponed, in a cluster; ChannelError."""
         producer = self.producer
         if producer is not None and producer.forgotten:
             producers.require(producer.name, producer.owner)
             self.producer = producers.of(producer.name, producer.owner)
 
     def use_number(self, now_ms: int) -> bytes:
-        """Mark the number, if any, as used, and return the octets that record it."""
+        """Mark the number as used, and return the octets that record it; empty without a number or a known producer."""
         if self.producer is None or self.producer.forgotten:
             return b""
         self.producer.sequences.add(self.sequence, now_ms)

@@ -34,7 +34,7 @@ class Resolver(ClassSession):
     """Look up rights, exchange and route of a publish, and cache them per user, or per client for an MQTT client whose
     rights depend on its id.
 
-    Shapes: ``entries`` maps payloads to their entries; it is empty before the channel's first publish, and after
+    Shapes: `entries` maps payloads to their entries; it is empty before the channel's first publish, and after
         `forget`.
     """
 
@@ -48,7 +48,7 @@ class Resolver(ClassSession):
     def resolve(self, payload: bytes) -> PublishEntry:
         """Resolve a basic.publish payload that is not cached, or whose cached route is no longer live.
 
-        While the vhost refuses publishes, return the entry `nothing` of the caches.
+        While the vhost refuses publishes, return the entry `nothing` of the caches, except to a patient client.
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """
         if self.entries is not self._cache.entries:
@@ -96,8 +96,8 @@ class Resolver(ClassSession):
             self._cache = caches.own()
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
-        """Return the entry of a permitted publish. At a plain exchange, unroutable keys share an entry that is not
-        cached.
+        """Return the entry of a permitted publish. At a plain exchange other than the default one, publishes with an
+        empty route that is not cached share an entry, unless they are mandatory or have special properties.
         """
         exchange = target.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
@@ -115,7 +115,7 @@ class Resolver(ClassSession):
             self._vhost.sweep.update_rules(route.destinations)
         traced = self._vhost.firehose.active
         entry = PublishEntry(envelope, exchange, route, mandatory=mandatory, dynamic=dynamic, traced=traced)
-        if target.named or not key.startswith(REPLY_PREFIX):  # a change of reply consumers ends no route
+        if target.named or not key.startswith(REPLY_PREFIX):  # a change of reply consumers does not end a route
             self._cache.offer(payload, entry)
         return entry
 
@@ -303,7 +303,7 @@ class Publisher(Resolver):
         return partial(republish, self._session, self._number, publish)
 
     def is_unroutable(self, payload: bytes) -> bool:
-        """Return whether publishes with this payload are routed to no queue."""
+        """Return whether publishes with this payload are dropped: they reach no queue and are not returned."""
         return (self.entries.get(payload) or self.resolve(payload)).nowhere
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:

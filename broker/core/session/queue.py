@@ -68,7 +68,7 @@ class QueueSession(ClassSession):
     def declare(self, method: commands.Queue.Declare) -> None:
         """Create a queue unless it exists, and answer with its name and counts.
 
-        Raises: 403, 405, 406, 404 for a passive declare.
+        Raises: 403, 405, 406, 404 for a passive declare, 541 for a transient queue that the settings do not permit.
         """
         self._session.method_budget.spend(UNITS if method.passive else UNITS_OF_QUEUE)
         name = strip_name(method.queue)
@@ -112,10 +112,7 @@ class QueueSession(ClassSession):
         )
 
     def bind(self, method: commands.Queue.Bind) -> None:
-        """Bind a queue to an exchange.
-
-        Raises: 403, 404, 405, 406.
-        """
+        """Bind a queue to an exchange. Raises: 403, 404, 405, 406."""
         queue, exchange, key = self._ends(method)
         self._vhost.bindings.bind(queue, exchange, key, method.arguments, self._session)
         self._answer(method, commands.Queue.BindOk(), binding_subject(exchange, "queue", queue, key))
@@ -145,7 +142,7 @@ class QueueSession(ClassSession):
         return queue, exchange, key
 
     def purge(self, method: commands.Queue.Purge) -> None:
-        """Drop all ready messages of a queue; the connection is held until the answer.
+        """Drop all ready and held messages of a queue; the connection is held until the answer.
 
         Raises: 403, 404, 405.
         """

@@ -11,11 +11,11 @@ from broker.core.vhost import Vhost
 
 
 class Revocation:
-    """Close the connections of deleted users, and cancel consumers whose user may no longer read.
-
-    `sessions` returns the sessions of all connections. A changed password does not affect open connections, as in
-    RabbitMQ.
-    Invariant: when rights change, the user's publish cache in the vhost is dropped; when a user is deleted, all are.
+    """Close the connections of users who were deleted or may no longer use the vhost, and cancel consumers whose user
+    may no longer read. A changed password does not affect open connections, as in RabbitMQ.
+    Shapes: `sessions` returns the sessions of all connections.
+    Invariant: when rights change, the user's publish cache in the vhost is dropped; when a user is deleted, those in
+        all vhosts are.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The Tx class on one channel: tx.select, commit and rollback.
+"""The Tx class on one channel after tx.select: commit and rollback.
 
 Publishes are checked and routed when they arrive, as in RabbitMQ. At commit, publishes and acknowledgements take effect
 in one log record: after a crash, either the whole transaction or nothing of it has happened.
@@ -74,11 +74,11 @@ class TxSession(ClassSession):
         return start
 
     def ack(self, tag: int, *, multiple: bool) -> None:
-        """Store an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Store an ack for the commit. Raises: ChannelError 406 for an unknown delivery tag, and beyond the limit."""
         self._set_aside(self._basic.settle, tag, multiple=multiple)
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool, failed: bool) -> None:
-        """Store a nack or reject for the commit. Raises: ChannelError 406 for an unknown delivery tag."""
+        """Store a nack or reject for the commit. Raises: as `ack`."""
         action = partial(self._basic.requeue, failed=failed) if requeue else self._basic.reject
         self._set_aside(action, tag, multiple=multiple)
 
@@ -100,11 +100,11 @@ class TxSession(ClassSession):
     # -- commit and rollback ------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Perform the stored publishes and acknowledgements; commit-ok is sent once they are on disk.
-
-        Raises: ChannelError 406 if publishes are refused because of an alarm, or if a queue that rejects publishes has
-            no room. The transaction then has no effect, whereas RabbitMQ performs the remaining part. Postponed, in a
-            cluster.
+        """Perform the stored publishes and acknowledgements; commit-ok is sent once they are on disk. Messages that may
+        be dead-lettered are read into memory first.
+        Raises: ChannelError 406 if publishes are refused because of an alarm, if a queue that rejects publishes has no
+            room, or if a forgotten producer cannot be claimed again (403 if another user has it). The transaction then
+            has no effect, whereas RabbitMQ performs the remaining part. Postponed, in a cluster.
         """
         if self.publications and self._vhost.refusal:
             raise ChannelError(406, self._vhost.refusal)
@@ -161,11 +161,11 @@ class TxSession(ClassSession):
         self._forget()
 
     def refuse(self, number: int) -> None:
-        """Record that a full queue has refused a message of a commit, which then has no effect."""
+        """Record that a full queue has refused a message of a commit; the commit then has no effect."""
         self._is_refused = number > self.confirmed
 
     def confirm(self, upto: int) -> None:
-        """Answer a commit that is on disk, unless the channel was closed meanwhile, and release the connection."""
+        """Answer a commit that is on disk or was refused, unless the channel was closed; release the connection."""
         if upto <= self.confirmed:
             return
         self.confirmed = upto
@@ -201,7 +201,7 @@ class TxSession(ClassSession):
         self._session.connection.fail(error, self._channel.number)
 
     def _on_disk(self) -> tuple[Level, Slot] | None:
-        """Return a slot that must be read first, because one of its messages will be dead-lettered."""
+        """Return a slot that must be read first, because one of its messages may be dead-lettered; else None."""
         for acknowledge, deliveries in self.acknowledgements:
             if acknowledge == self._basic.settle:
                 continue

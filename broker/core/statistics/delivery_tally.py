@@ -9,8 +9,8 @@ from mypy_extensions import mypyc_attr
 class DeliveryTally:
     """Count deliveries and acknowledgements under RabbitMQ's names.
 
-    Units: messages, except `get_empty`, which counts basic.gets of an empty queue. `redeliver` counts redeliveries,
-        which the other counts include.
+    Units: messages, except `get_empty`, which counts basic.gets that found none. `redeliver` counts redeliveries, which
+        the other counts include.
     Invariant: no count decreases.
     """
 

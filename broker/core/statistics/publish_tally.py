@@ -15,8 +15,8 @@ SMALL_BYTES: Final = 100
 class SizeTally:
     """A histogram of the body sizes of published messages.
 
-    Shapes: ``counts`` has the count of each bucket: one for each of SIZE_BOUNDS, and one for larger messages. The first
-        one is an attribute of its own, because it counts most messages.
+    Shapes: ``counts`` are those of the buckets: one for each of SIZE_BOUNDS, and one for larger messages. The first one
+        is an attribute of its own, because it counts most messages.
     Units: ``total_bytes`` is the sum of the sizes.
     """
 
@@ -80,8 +80,8 @@ class PublishTally:
     """Count publishes under RabbitMQ's names.
 
     Units: messages. `publish_confirm` counts publishes on channels in confirm mode, `confirm` those acknowledged to the
-        publisher, `routed` each message once for each of its queues, `lost` messages of publishers without confirms
-        that a queue refused.
+        publisher, `routed` each message once for each of its queues, `lost` refused messages of publishers without
+        confirms.
     Invariant: no count decreases.
     """
 
@@ -148,7 +148,7 @@ class ChannelPublishes(PublishTally):
 
         Shapes: headers and bodies as in a PublishRun. `reached` is the number of publishes with a queue; `routed`
             counts each publish once for each of its queues.
-        Cost: one step if all messages have one size, otherwise one length per message.
+        Cost: one step if the first and the last message share a header, otherwise one length per message.
         """
         count = stop - start
         vhost = self._vhost
@@ -184,7 +184,7 @@ class ChannelPublishes(PublishTally):
             tally.count_returned()
 
     def lose(self) -> None:
-        """Count a message of a publisher without confirms that a queue refused."""
+        """Count a refused message of a publisher without confirms."""
         for tally in (self, self._vhost):
             tally.count_lost()
 

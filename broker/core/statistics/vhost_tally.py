@@ -90,9 +90,9 @@ class LostPublishes:
 class VhostTally:
     """Count the events of one vhost.
 
-    Shapes: ``protocols`` has the tallies of each protocol, AMQP first, whose tallies are also ``publishes`` and
+    Shapes: ``protocols`` maps each protocol to its tallies, AMQP first, whose tallies are also ``publishes`` and
         ``deliveries``. ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or
-        delivery_limit; ``lost`` has the publishers that lost messages.
+        delivery_limit; ``lost`` counts lost messages by publisher.
     Units: ``queues_declared`` counts successful declares, ``queues_created`` those that created a queue.
     Invariant: no count decreases when a channel or a queue ends.
     """
@@ -119,15 +119,15 @@ class VhostTally:
 
     @property
     def publishes_lost(self) -> int:
-        """The number of messages of publishers without confirms that a queue refused."""
+        """The number of refused messages of publishers without confirms."""
         return sum([published.lost for published, _ in self.protocols.values()])
 
     def declared(self) -> None:
-        """Count a client's declare of a queue, which may already have existed."""
+        """Count a declare of a queue, which may already have existed."""
         self.queues_declared += 1
 
     def created(self) -> None:
-        """Count a queue that a client created."""
+        """Count a queue that a declare created."""
         self.queues_created += 1
 
     def deleted(self, count: int = 1) -> None:

@@ -21,7 +21,7 @@ Arguments = Mapping[str, Any] | None
 
 
 class Bindings:
-    """Bind queues and exchanges of a vhost to its exchanges; ``live`` has the bindings.
+    """Bind queues and exchanges of a vhost to its exchanges; `live` contains the bindings.
 
     Invariant: `journal` decides each change of a binding once, in order, before the answer.
     """
@@ -47,7 +47,8 @@ class Bindings:
     def bind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
         """Bind a queue to an exchange; do nothing if the binding exists.
 
-        Raises: 403 for the default exchange, 404, 405, 406 for an invalid binding key or x-match.
+        Raises: 403 for the default exchange or an internal queue; 404; 405; 406 for an invalid binding key or x-match,
+            and at the limit; Postponed.
         """
         refuse_default(self._parts.exchange(exchange))
         source = self._exchanges.find(exchange)
@@ -56,7 +57,8 @@ class Bindings:
     def bind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
         """Bind an exchange to another; do nothing if the binding exists.
 
-        Raises: 403 for the default exchange, 404, 406 for an invalid binding key or x-match.
+        Raises: 403 for the default exchange; 404; 406 for an invalid binding key or x-match, and at the limit;
+            Postponed.
         """
         refuse_default(self._parts.exchange(destination))
         refuse_default(self._parts.exchange(source))

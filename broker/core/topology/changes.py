@@ -40,8 +40,8 @@ class Journal:
             self._record(change)
 
     def retire(self, change: Change, *, durable: bool) -> bool:
-        """Decide the deletion of an unused queue, which no method waits for. Return whether the caller deletes it now:
-        in a cluster, all nodes delete it later, unless another node uses it.
+        """Decide the deletion of an unused queue; no method waits for it. Return whether the caller deletes it now: in
+        a cluster, all nodes delete it later, unless another node uses it.
         """
         self.decide(change, durable=durable)
         return True
@@ -134,7 +134,7 @@ def _binding(
 
 
 def deleted_numbers(changes: Iterable[Change]) -> set[int]:
-    """Return the numbers of all levels of the queues that these changes delete."""
+    """Return the numbers of the queues that these changes delete, and of their levels, except those created by use."""
     levels: dict[int, int] = {}
     deleted: set[int] = set()
     for change in changes:

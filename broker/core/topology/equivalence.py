@@ -27,10 +27,7 @@ def check_same_exchange(
     internal: bool,
     arguments: Mapping[str, Any],
 ) -> None:
-    """Check that a declare describes the existing exchange.
-
-    Raises: 406, for the first difference.
-    """
+    """Check that a declare describes the existing exchange. Raises: 406, for the first difference."""
     _check_field(resource, "type", exchange.type, type)
     _check_field(resource, "durable", exchange.durable, durable)
     _check_field(resource, "auto_delete", exchange.auto_delete, auto_delete)
@@ -41,10 +38,7 @@ def check_same_exchange(
 def check_same_queue(
     resource: Resource, queue: Queue, *, durable: bool, auto_delete: bool, arguments: Mapping[str, Any]
 ) -> None:
-    """Check that a declare describes the existing queue.
-
-    Raises: 406, for the first difference.
-    """
+    """Check that a declare describes the existing queue. Raises: 406, for the first difference."""
     _check_field(resource, "durable", queue.durable, durable)
     _check_field(resource, "auto_delete", queue.auto_delete, auto_delete)
     _check_arguments(resource, queue.arguments, arguments, compared_arguments(queue.arguments))

@@ -36,8 +36,8 @@ UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
 class Exchanges(dict[str, Exchange]):
-    """The exchanges of a vhost by name, including the predeclared ones, and the router over them. ``taps`` has the
-    queues of taps by name.
+    """The exchanges of a vhost by name, including the predeclared ones, and the router over them. `taps` maps names to
+    the queues of taps.
 
     Invariant: `journal` decides each change of an exchange once, in order, before it is made.
     """
@@ -99,9 +99,9 @@ class Exchanges(dict[str, Exchange]):
         internal: bool = False,
         arguments: Mapping[str, Any] | None = None,
     ) -> Exchange:
-        """Return the exchange with a name, creating it unless an equivalent one exists. Raises: 403 for a reserved
-        name; 406 if it differs from the existing one, for arguments that its type does not support, for an unknown
-        type, and at the limit.
+        """Return the exchange with a name, creating it unless an equivalent one exists. Raises: 403 for the default
+        exchange or a reserved name; 406 if it differs from the existing one, for arguments or a type that are invalid
+        or not supported here, and at the limit.
         """
         arguments = arguments or {}
         resource = self._parts.exchange(name)
@@ -167,7 +167,7 @@ class Exchanges(dict[str, Exchange]):
         self._listen(queue)
 
     def untap(self, queue: TapQueue) -> None:
-        """Disconnect the queue of a tap from its exchange; it remains in `taps` until the queue is dropped."""
+        """Disconnect the queue of a tap from its exchange. If it is still in `taps`, a new exchange is connected."""
         exchange = self.get(queue.exchange)
         if exchange is not None:
             exchange.forget_listener(queue)

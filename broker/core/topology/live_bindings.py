@@ -35,8 +35,8 @@ class TopologyWatch(Protocol):
 class LiveBindings:
     """Add and remove the bindings of a vhost. Callers may append to ``watches``.
 
-    Invariant: ``count`` is the number of bindings, without those of deleted queues and exchanges, which ``deferred``
-        removes.
+    Invariant: ``count`` is the number of bindings, without those that ``deferred`` removes because their queue or
+        exchange was deleted.
     """
 
     def __init__(self, deadlines: Deadlines) -> None:
@@ -77,7 +77,7 @@ class LiveBindings:
     def end_leading_to(self, destination: Queue | Exchange) -> list[Exchange]:
         """End the bindings to a queue or exchange that is being deleted, and return their sources.
 
-        Cost: O(sources); the keys are removed from the indexes in later turns.
+        Cost: O(sources); keys beyond the turn's share are removed from the indexes in later turns.
         """
         bundles = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
         for bundle in bundles:

@@ -28,11 +28,11 @@ _log = get_logger()
 
 
 class Queues(dict[str, Queue]):
-    """The queues of a vhost by name. ``taps`` has the queues of taps by name, ``paused`` the names of the queues that
-    operators have paused, which need not exist.
+    """The queues of a vhost by name. `taps` maps names to the queues of taps, `paused` contains the names of the queues
+    that operators have paused, which need not exist.
 
-    Invariant: `journal` decides each change of a queue once, in order, before it is made. ``next_number`` is higher
-        than every number that a level of a queue ever had.
+    Invariant: `journal` decides each change of a queue once, in order, before it is made. `next_number` is higher than
+        every number that a level of a queue ever had, without the bits above QUEUE_NUMBERS.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Queues(dict[str, Queue]):
         return queue
 
     def reachable(self, name: str) -> Queue | None:
-        """Return the queue to which the default exchange routes a name, None without one."""
+        """Return the queue to which the default exchange routes a name, or None if there is none."""
         queue = self.get(name)
         return None if queue is None or queue.is_internal else queue
 
@@ -107,7 +107,7 @@ class Queues(dict[str, Queue]):
     ) -> Queue:
         """Return the queue with a name, creating it unless an equivalent one exists. An exclusive queue is never
         durable, because it does not outlive its connection. Raises: 405 if it belongs to another connection; 406 if it
-        differs from the existing one, for an invalid argument, and at the limit.
+        differs from the existing one, for an invalid argument, and at the limit; 541 if settings forbid such a queue.
         """
         arguments = arguments or {}
         durable = durable and not exclusive
@@ -185,7 +185,7 @@ class Queues(dict[str, Queue]):
             self.redeclare(queue, declaration)
 
     def redeclare(self, queue: Queue, declaration: QueueDeclaration) -> None:
-        """Set the arguments of a new declaration of a queue, which is journaled already."""
+        """Set the arguments of a new declaration of a queue; the declaration has been journaled."""
         queue.redeclare(declaration)
         self._parts.policies.apply_to_queue(queue)
 
@@ -217,8 +217,8 @@ class Queues(dict[str, Queue]):
         self.next_number = max(self.next_number, ((below - 1) & QUEUE_NUMBERS) + 1)
 
     def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
-        """Return a queue that a connection may delete, for `drop`; None if there is no such queue. Raises: 405, and 406
-        if `if_unused` or `if_empty` is set and the queue is in use or not empty.
+        """Return a queue that a connection may delete, for `drop`; None if there is no such queue. Raises: 403 for an
+        internal queue; 405; 406 if `if_unused` or `if_empty` is set and the queue is in use or not empty.
         """
         if name not in self:
             return None
@@ -232,15 +232,12 @@ class Queues(dict[str, Queue]):
         return queue
 
     def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue and return the number of ready messages, 0 if it does not exist.
-
-        Raises: 405, 406.
-        """
+        """Delete a queue and return the number of ready messages, or 0 if it does not exist. Raises: 403, 405, 406."""
         queue = self.deletable(name, owner, if_unused=if_unused, if_empty=if_empty)
         return 0 if queue is None else self.drop(queue)
 
     def unused(self, queue: Queue) -> None:
-        """Delete an unused queue, unless it was deleted already."""
+        """Delete an unused queue, unless it has already been deleted."""
         change = changes.queue_deleted(queue)
         if self.get(queue.name) is queue and self._parts.journal.retire(change, durable=queue.durable):
             self.drop_decided(queue)
