@@ -42,9 +42,9 @@ class _Demand:
 
 class AwaitedQueues:
     """Track the queues that grow although their consumers take many messages. A consumer that has used up its prefetch
-    has no room until its acks arrive, which happens while publishes are handled. If publishers did not wait for these
-    acks, the queue would grow although its consumers are fast enough. Slow consumers are not awaited. Shapes:
-    ``_demands`` has the queues whose consumers take many messages; ``lagging`` those of them that have grown.
+    has no room until its acks arrive, and these arrive while publishes are handled. If publishers did not wait for
+    them, the queue would grow although its consumers are fast enough. Slow consumers are not awaited. Shapes:
+    ``_demands`` are the queues whose consumers take many messages; ``lagging`` are those of them that have grown.
     """
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:

@@ -92,10 +92,10 @@ class SnapshotFolder:
 
 
 class SlotFolder:
-    """The slot files of a data folder, in the process that writes them. All methods are *blocking*; one thread calls
-    them.
+    """The slot files of a data folder, in the process that writes them. All methods except `path` are *blocking*; one
+    thread calls them.
 
-    Shapes: ``log`` also records cursors; any thread may read ``log.view``.
+    Shapes: `log` also records cursors; any thread may read `log.view`.
     Invariant: after StoreFailed nothing more may be sealed.
     """
 
@@ -127,7 +127,7 @@ class SlotFolder:
         A listed slot file that is missing, or has another length, becomes a gap.
         Shapes: `incarnation` identifies this start of the broker in the files that it writes. `expected` and
             `quarantine` are those of `SealLog.open`.
-        Raises: CorruptFile when the seal log is damaged; MissingData; StoreFailed.
+        Raises: CorruptFile when the seal log is damaged; MissingData; NewerFormat; StoreFailed.
         """
         files.make_folder(folder)
         files.sync_folder(folder.parent)
