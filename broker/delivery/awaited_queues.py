@@ -44,7 +44,7 @@ class AwaitedQueues:
     """Track the queues that grow although their consumers take many messages. A consumer that has used up its prefetch
     has no room until its acks arrive, and these arrive while publishes are handled. If publishers did not wait for
     them, the queue would grow although its consumers are fast enough. Slow consumers are not awaited. Shapes:
-    ``_demands`` are the queues whose consumers take many messages; ``lagging`` are those of them that have grown.
+    ``_demands`` maps the queues whose consumers take many messages to their demands; ``lagging`` are those that grew.
     """
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:

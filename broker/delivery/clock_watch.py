@@ -19,7 +19,7 @@ SEEN_INTERVAL_S: Final = 60  # between two writes of the time, while records are
 
 
 class ClockWatch:
-    """Keep the file `clock` up to date. Other clocks than SteadyClock (in tests) do not have a file.
+    """Keep the file `clock` up to date. Clocks other than SteadyClock (in tests) do not have a file.
 
     Invariant: a correction of the system clock is on disk about a second later. A start resumes at most a minute before
         the last record of the last run.

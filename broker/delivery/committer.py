@@ -46,7 +46,7 @@ Written = Callable[[BaseException | None], None]
 class CommitTally:
     """A histogram of the durations of commits, from the beginning of a write to the confirms.
 
-    Shapes: ``counts`` are the commits between two of COMMIT_BOUNDS_S, beginning with 0; the last one is without bound.
+    Shapes: ``counts`` are the commits up to each of COMMIT_BOUNDS_S but above the one before, then those above all.
     Units: ``total_s`` is the sum of the durations, ``total_bytes`` is the number of bytes written.
     """
 
@@ -232,7 +232,7 @@ class Committer:
             raise self._failure
 
     def abort(self, failure: BaseException) -> None:
-        """Fail the drains that wait for a next batch: the broker or the vhost has ended, and no sync will follow."""
+        """Fail the drains that wait for the next batch: the broker or the vhost has ended, and no sync will follow."""
         self._failure = failure
         waiters, self._synced_waiters = self._synced_waiters, []
         for waiter in waiters:

@@ -120,7 +120,7 @@ class Pager:
     def tick(self) -> None:
         """Recount the resident slots, seal old ones, and decide whether to page out; called ten times a second.
 
-        Cost: 2,000 resident slots, or a tenth of them if that is more, and new ones; a sort of all, to begin paging.
+        Cost: 2,000 resident slots, or a tenth of them if that is more, and new ones. When paging begins, a sort of all.
         """
         old_ms = self._clock.now_ms - self._window_ms
         if not self._round:
@@ -215,7 +215,7 @@ class Pager:
         resident.clear()
 
     def _sealed(self, resident: _Resident) -> None:
-        """Hide a large sealed slot from the garbage collector. Decide, once, whether one of an idle queue stays."""
+        """Hide a large sealed slot from the garbage collector. Decide once whether a slot of an idle queue stays."""
         contents = resident.slot.contents
         if contents is not None and len(contents) >= UNTRACKED_MIN:
             untrack(contents)
@@ -236,7 +236,7 @@ class Pager:
 
     @staticmethod
     def _is_idle(level: Level) -> bool:
-        """Return whether a durable level only grows: it has no consumers, and is not a tap's for the slot writer."""
+        """Return whether a durable level only grows: it has no consumers, and no slot writer, as that of a tap has."""
         queue = level.queue
         return level.durable and not (queue.consumers.present or queue.is_tap)
 

@@ -1,7 +1,7 @@
 """The loop turn: run the engine of each vhost, then write each connection with output once, then page out slots.
 
-Read callbacks handle input, and schedule deliveries, syncs and writes, which this module does. So one read causes one
-write per connection with output. A read that is alone in its loop step runs the turn at its end, which saves a step.
+Read callbacks handle input, and only schedule deliveries, syncs and writes for the turn. So one read causes one write
+per connection with output. A read that is alone in its loop step runs the turn at its end, and so saves a step.
 """
 
 from __future__ import annotations

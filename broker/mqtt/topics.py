@@ -57,7 +57,7 @@ def topic_of(key: str, swaps: bool = True) -> bytes | None:
 def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
     """Return the binding key of a topic filter. For a filter of the broker's own topics it is always swapped.
 
-    Raises: PacketError 0x8F for one that is malformed, too long or not possible in AMQP, or for another `$` topic.
+    Raises: PacketError 0x8F for one that is malformed, too long, not possible in AMQP, or below another `$` topic.
     """
     shown = f"filter '{topic_filter[:100]}'"
     if not topic_filter:

@@ -283,7 +283,7 @@ class Slot:
     def pick(self, indexes: Sequence[int]) -> None:
         """Take these messages out of order. Raises: ValueError if one is not ready.
 
-        Shapes: at least one index; they ascend. Cost: O(fresh messages up to the last index * indexes), if not a range.
+        Shapes: at least one index; they ascend. Cost: O(fresh messages up to the last index), times a list's length.
         """
         for index in indexes:
             if not self.is_ready(index):

@@ -91,7 +91,7 @@ def copy_pieces(
     """Write the messages of the pieces into one slot file, until it has `bytes_max`. *Blocking.*
 
     `begin` creates the file for a first message id. Rows have the time of day: the broker's clock minus `ahead_ms`.
-    Return the complete file, or None if no message could be read (as is logged), and the id up to which all is written.
+    Return the complete file, or None if no message could be read (as logged), and the id before which all is written.
     Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
     file = begin(pieces[0].slot.first + pieces[0].indexes[0])

@@ -116,7 +116,7 @@ class Snapshots(Mapping[str, Snapshot]):
 
         A message settled in the meantime may or may not be in it; one published in the meantime is not. `owner` is the
         user who requests it over HTTP, for whose limits it counts.
-        Raises: TapRefused.
+        Raises: TapRefused; the error that ended the broker.
         Cost: the messages of one slot file in memory at a time.
         """
         if self._settings().cluster.is_on:

@@ -164,7 +164,7 @@ class Taps:
 
     async def remove(self, vhost: str, name: str, *, drop: bool = False) -> dict[str, int]:
         """Delete a tap, and return the numbers of removed messages, slot files and bytes. Slot files stay until all
-        cursors have passed them or a cap removes them; with `drop` they are removed now.
+        cursors have passed them or a cap removes them; with `drop` they and the cursors are removed now.
         """
         opened = vhost_named(self._vhosts, vhost)
         queue = opened.queues.taps.get(TAP_PREFIX + name)

@@ -99,7 +99,7 @@ class MqttBasic(BasicSession):
         self._serve_others(full)
 
     def _ack_range(self, first: int, last: int) -> None:
-        """Settle deliveries with consecutive tags, in one step if they are oldest. `first` is 0 if there are none."""
+        """Settle deliveries with consecutive tags, at once if they are the oldest. `first` is 0 if there are none."""
         if first < last and first == self.unacked.oldest:
             self.ack(last, multiple=True)
         elif first:

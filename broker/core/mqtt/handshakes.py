@@ -29,7 +29,7 @@ class Handshakes:
     messages of the queue `amq.mqtt.handshakes`, which expire with the session; those of other sessions are only in
     memory. Additions and removals within a transaction are committed with it.
     Shapes: a body is the direction, the packet id in two octets, and the client id. `_places` maps each direction and
-        client to the places by packet id, in the order in which they were added; None if only in memory.
+        client to the place of each packet id, in the order of `add`, or to None for one that is only in memory.
     """
 
     def __init__(self, vhost: Vhost) -> None:
