@@ -1,4 +1,4 @@
-"""The queues whose consumers will have room again soon; publishers wait up to 4 ms for them."""
+"""The queues whose consumers will have room again soon; publishers wait for them, 4 ms at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
 
 BUSY_MESSAGES: Final = 256  # a queue is awaited after a turn with this many deliveries, and again after such a wait
-WAIT_MS: Final = 4  # the longest that publishers to an awaited queue wait
+WAIT_MS: Final = 4  # the length of one wait
 
 
 class _Demand:

@@ -94,7 +94,7 @@ class Pager:
         self._candidates: list[_Resident] = []  # slots to be paged out while over budget, beginning at the end
 
     def set_budget(self, budget_bytes: int) -> None:
-        """Set the memory budget, from the next tick on."""
+        """Set the memory budget."""
         self.budget_bytes = budget_bytes
 
     def kept(self, level: Level, slot: Slot) -> None:

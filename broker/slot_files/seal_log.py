@@ -3,7 +3,7 @@
 A line is `JSON <tab> crc32c of the JSON, 8 hex digits <newline>`. The key "k" names its kind:
 
     store           the first line: format, store (32 hex digits), last_seal (even if its line is left out)
-    incarnation     the start of the broker that wrote the seals from this one on, for lines left out by a rewrite
+    incarnation     the start of the broker that wrote the seals from this one on; a rewrite adds it
     seal, gap       see `Seal` and `Gap`; the slot file of a gap no longer exists
     released        all slot files of the queue up to this seal are removed, or about to be
     cursor          see `Cursor`

@@ -6,8 +6,8 @@
 
 A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
 every listed file exists, and the next start removes files that are not listed. The exception is a complete file after
-the last seal, which is listed then: a reader may have seen its line before a crash tore the log, and no seal may name
-two files.
+the last seal: its line is then written, because a reader may have seen it before a crash tore the log, and no seal may
+name two files.
 """
 
 from __future__ import annotations

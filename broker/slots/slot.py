@@ -75,7 +75,7 @@ class Slot:
         self.seen = 0  # set by `core.queue.unacked.differ`, to find repeated slots
         self.offered = False  # is in the manager's heap of slots with ready messages
         self.recovered = False  # read from disk after an unclean stop, so every message counts as redelivered
-        self.mixed = False  # some of its messages have no record in a log
+        self.mixed = False  # some of its messages have no log record; only in durable queues
         self.segments = _NO_SEGMENTS  # the log segments with its records; each pair of slot and segment is counted once
         self.tenure = Tenure.FREE
         self.epoch = 0

@@ -2,7 +2,7 @@
 
 The loop chooses the messages of a file, and the vhost's log is synced before the file is written. The messages are
 settled in the tap's queue once the file and its line in the seal log are on disk. After a crash in between they are in
-both, and `Engine.restore` settles them: the seal log has the message ids of all slot files, including removed ones.
+both, and `Engine.restore` settles them: the seal log records the last id of all slot files, even of removed ones.
 """
 
 from __future__ import annotations

@@ -58,8 +58,8 @@ class BridgeContext:
     """The broker's interface for bridges.
 
     Shapes: `sockets` creates ØMQ sockets. `dial` connects a client within the process, which logs in as a user.
-        `follow_overlay` takes a vhost, an exchange and a function, which is called with each pattern that an overlay
-        site wants of the exchange, and whether it is still wanted.
+        `follow_overlay` takes a vhost, an exchange and a function, and calls this with each pattern that other sites of
+        an overlay begin (True) or cease (False) to want from the exchange.
     """
 
     sockets: zmq.Context[zmq.Socket[bytes]]
@@ -73,7 +73,7 @@ class Bridge(ClientEvents):
     """Connect a ØMQ socket to an exchange.
 
     Shapes: `kind` is the type of the endpoint in the settings: publish or subscribe. `lingers` says whether closing the
-        socket waits until its messages are sent. `interest` is what the bridge asks of one side for the other.
+        socket waits until its messages are sent. `interest` is what the bridge requests from one side for the other.
     """
 
     kind: str
