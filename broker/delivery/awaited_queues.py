@@ -1,4 +1,4 @@
-"""The queues whose consumers will have room again soon; publishers wait up to 4 ms for them."""
+"""The queues whose consumers will have room again soon; publishers wait for them, 4 ms at a time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
 
 BUSY_MESSAGES: Final = 256  # a queue is awaited after a turn with this many deliveries, and again after such a wait
-WAIT_MS: Final = 4  # the longest that publishers to an awaited queue wait
+WAIT_MS: Final = 4  # the length of one wait
 
 
 class _Demand:
@@ -42,9 +42,9 @@ class _Demand:
 
 class AwaitedQueues:
     """Track the queues that grow although their consumers take many messages. A consumer that has used up its prefetch
-    has no room until its acks arrive, which happens while publishes are handled. If publishers did not wait for these
-    acks, the queue would grow although its consumers are fast enough. Slow consumers are not awaited. Shapes:
-    ``_demands`` has the queues whose consumers take many messages; ``lagging`` those of them that have grown.
+    has no room until its acks arrive, and these arrive while publishes are handled. If publishers did not wait for
+    them, the queue would grow although its consumers are fast enough. Slow consumers are not awaited. Shapes:
+    ``_demands`` maps the queues whose consumers take many messages to their demands; ``lagging`` are those that grew.
     """
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:

@@ -1,8 +1,8 @@
 """The checkpointer: write the state of every queue, so that recovery is short and log segments can be removed.
 
-A checkpoint is taken when the log has grown far enough, after an interval, and at a clean stop. It records the log's
-position first and then the queues, slice by slice, while the broker works. Every change after that position is in the
-log, and recovery may replay a record that the checkpoint already includes.
+A checkpoint is taken when the log has grown far enough, after an interval with changes, for a backup, and at a clean
+stop. It records the log's position first and then the queues, slice by slice, while the broker works. Every change
+after that position is in the log, and recovery may replay a record that the checkpoint already includes.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Checkpointer:
         return self._store.log.position != self._position or self._store.holds_back
 
     async def take(self, *, clean: bool = False) -> None:
-        """Take a checkpoint. Raises: StoreFailed."""
+        """Take a checkpoint. Raises: StoreFailed; the error that ended the broker."""
         async with self._busy:
             self._committer.check()  # a failed broker must not save its state
             wide = self._vhost.wide
@@ -123,7 +123,7 @@ class Checkpointer:
         self._left -= cost
 
     async def _state(self, level: Level) -> QueueState | None:
-        """Return the state of a level, None if it was deleted.
+        """Return the state of a level, or None if it was deleted.
 
         Invariant: the next id is captured last, together with the slots that still grow. So every id below it that is
             in no slot is settled.
@@ -178,7 +178,7 @@ def _interruptible(changes: Iterable[Change]) -> Iterator[Change]:
 
 
 def _settled(slot: Slot) -> bytes:
-    """Return a bit per message, set if it is settled or transient: transient messages do not outlive the process."""
+    """Return a bit per message, set if it is settled or transient (lost with the process); empty if no bit is set."""
     if slot.volatile is None and not slot.unlogged:
         return slot.acks.to_bytes() if slot.acks.count else b""
     settled = slot.acks.bits(slot.length)

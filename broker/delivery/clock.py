@@ -1,8 +1,8 @@
-"""The broker's clock: it advances steadily and never goes back, even if the system clock is set, and across restarts.
+"""The broker's clock: it advances steadily and never goes back while the broker runs, even if the system clock is set.
 
-Expiry and delays rely on it. When the system clock is set while the broker runs, this clock does not follow, and
-differs from then on. The data folder keeps the difference (`clock_watch`), and the next start resumes with it, so that
-timestamps keep their true age. The time of day is the reading of this clock minus the difference.
+Expiry and delays rely on it. When the system clock is set, this clock does not follow, and differs from then on. The
+data folder keeps the difference (`clock_watch`), and the next start resumes with it, so that timestamps keep their true
+age. The time of day is the reading of this clock minus the difference.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ELAPSED: Final[Callable[[], float]] = (
 
 
 class SteadyClock:
-    """A clock in seconds since 1970 that never goes back."""
+    """A clock in seconds since 1970 that never goes back, except in `resume`."""
 
     def __init__(self, system_s: Callable[[], float] = time.time, elapsed_s: Callable[[], float] = ELAPSED) -> None:
         """`system_s` returns the time of day; `elapsed_s` counts seconds and is never set."""
@@ -37,6 +37,6 @@ class SteadyClock:
         return round((self() - self._system_s()) * 1000)
 
     def resume(self, ahead_ms: int, seen_ms: int) -> None:
-        """Resume from the last run: `ahead_ms` ahead of the system clock, but not before its last reading `seen_ms`."""
+        """Resume from the last run: `ahead_ms` ahead of the system clock, but not before its stored time `seen_ms`."""
         self._offset_s = self._system_s() - self._elapsed_s() + ahead_ms / 1000
         self._offset_s += max(seen_ms / 1000 - self(), 0.0)

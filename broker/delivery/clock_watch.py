@@ -14,12 +14,12 @@ from broker.store.damage import StoreFailed
 
 _log = get_logger()
 
-STEP_MS: Final = 1000  # smaller differences are no correction: clocks are adjusted all the time
+STEP_MS: Final = 1000  # smaller differences are not corrections: clocks are adjusted all the time
 SEEN_INTERVAL_S: Final = 60  # between two writes of the time, while records are appended
 
 
 class ClockWatch:
-    """Keep the file `clock` up to date. Clocks other than SteadyClock, which tests use, have no file.
+    """Keep the file `clock` up to date. Clocks other than SteadyClock (in tests) do not have a file.
 
     Invariant: a correction of the system clock is on disk about a second later. A start resumes at most a minute before
         the last record of the last run.
@@ -59,7 +59,7 @@ class ClockWatch:
         turn.set_ahead(self._ahead_ms)
 
     def tick(self) -> None:
-        """Write a correction of the system clock, and the time once a minute; called once a second."""
+        """Write corrections of the system clock and, once a minute after new records, the time; called every second."""
         if self._clock is None or (self._writing is not None and not self._writing.done()):
             return
         state = self._state()

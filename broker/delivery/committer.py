@@ -1,15 +1,15 @@
 """The committer: one fdatasync for all waiting records, then the confirms.
 
-There is no timer: while one sync runs, the next batch is collected. Collection continues for a few turns while each of
-them appends much, because writing and syncing a batch costs as much CPU time as dozens of small messages. A sync
-confirms only records appended before it began. A failed sync ends the process, because the kernel may have dropped the
-dirty pages, and a retry would falsely succeed.
+No timer delays a confirm: while one sync runs, the next batch is collected. Collection continues for a few turns while
+each of them appends much, because writing and syncing a batch costs as much CPU time as dozens of small messages. A
+sync confirms only records appended before it began. A failed sync ends the process, because the kernel may have dropped
+the dirty pages, and a retry would falsely succeed.
 
 A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish or declare, which
-the loop writes and syncs itself. That is the case when one publisher waits for one confirm and also caused the sync
-before, when neither this turn nor those since that sync had other work, and when each of the last FAST_SYNCS syncs took
-less than FAST_S. Then two thread switches would take as long as the sync, and the loop would be idle meanwhile. After a
-slow sync the thread takes over again.
+the loop writes and syncs itself, because two thread switches would take as long. It is lone if one publisher waits for
+one confirm and also caused the sync before, and if neither this turn nor those since that sync had other work. Besides,
+its batch must be small, and each of the last FAST_SYNCS syncs must have taken less than FAST_S. After a slow sync the
+thread takes over again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ Written = Callable[[BaseException | None], None]
 class CommitTally:
     """A histogram of the durations of commits, from the beginning of a write to the confirms.
 
-    Shapes: ``counts`` has the commits up to each of COMMIT_BOUNDS_S, and in the end those above the last bound.
+    Shapes: ``counts`` are the commits up to each of COMMIT_BOUNDS_S but above the one before, then those above all.
     Units: ``total_s`` is the sum of the durations, ``total_bytes`` is the number of bytes written.
     """
 
@@ -80,7 +80,7 @@ class BatchWriter:
         self._write = write
         self._loop = loop
         self._batches: SimpleQueue[tuple[Batch, Written] | None] = SimpleQueue()
-        self._running: Thread | None = None  # an idle vhost has none
+        self._running: Thread | None = None  # started by the first batch
 
     def start(self, batch: Batch, written: Written) -> None:
         """Start to write a batch. Invariant: the previous batch is written."""
@@ -182,8 +182,8 @@ class Committer:
 
     def turn(self, number: int, alone: bool) -> int:
         """Confirm work that needs no disk, and start a sync if something waits for one and none is running. Return the
-        number of bytes that wait or are being written, which is too high at the end of a segment. `number` counts
-        turns; a turn is `alone` when it has no other work.
+        number of bytes that wait or are being written (too many at the end of a segment). `number` counts turns; a turn
+        is `alone` when it has no other work.
         """
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:
@@ -217,7 +217,7 @@ class Committer:
     async def drain(self) -> None:
         """Wait until everything appended so far is written and synced.
 
-        Raises: the error that ended the broker; ValueError when the vhost was deleted.
+        Raises: the error that ended the broker, or took the vhost offline; ValueError when the vhost was deleted.
         """
         self.check()
         if self._batch is not None or self._log.waiting or self._waiting:
@@ -227,12 +227,12 @@ class Committer:
             await future
 
     def check(self) -> None:
-        """Raise the error that ended the broker, if it has ended."""
+        """Raise the error given to `abort`, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def abort(self, failure: BaseException) -> None:
-        """Fail all waiters, because the broker has ended and no sync will follow."""
+        """Fail the drains that wait for the next batch: the broker or the vhost has ended, and no sync will follow."""
         self._failure = failure
         waiters, self._synced_waiters = self._synced_waiters, []
         for waiter in waiters:
@@ -288,7 +288,7 @@ class Committer:
             raise error  # the turn must not continue
 
     def _is_lone(self, number: int) -> bool:
-        """Return whether one publish waits, there is no other work, and the disk is fast."""
+        """Return whether one publish waits, no recent turn had other work, and the disk is fast."""
         quiet = number <= self._last_turn + QUIET_TURNS
         self._last_turn = number
         waiting = self._waiting

@@ -1,7 +1,7 @@
 """The compactor: free log segments that a few old messages pin, by copying those messages to the tail of the log.
 
-It works between two checkpoints, in the same task, one segment at a time; `broker.store.compaction` has the order of
-the steps. Each step on the loop is divided into slices, between which the loop turns. A segment from which consumers
+It works between two checkpoints, in the same task, one segment at a time; `broker.store.compaction` lists the steps in
+their order. Each step on the loop is divided into slices, between which the loop turns. A segment from which consumers
 are reading is not compacted, because it will soon be free anyway.
 """
 
@@ -122,7 +122,7 @@ class Compactor:
         return holders, references
 
     def _apply(self, holders: list[Holder], moves: list[MovedRecord]) -> None:
-        """Set the new positions in slots and resident messages, except for slots deleted meanwhile."""
+        """Set the new positions in slots and resident messages, unless these have been deleted or settled."""
         for move in moves:
             _, slot = holders[move.slot_index]
             index = move.message_id - slot.first

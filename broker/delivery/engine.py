@@ -130,13 +130,13 @@ class Engine(TurnEngine):
 
     @property
     def at_rest(self) -> bool:
-        """Whether no work is pending: no delivery, read, record or sync."""
+        """Whether no work is pending: no due deadline, delivery, read or sync. Acks may be unwritten."""
         due_ms = self.deadlines.next_ms
         due = due_ms is not None and due_ms <= self._turn.now_ms
         return not (due or self._settled or self.committer.busy or self.workers.busy or self.reader.busy)
 
     def run_due(self) -> None:
-        """Run everything that is due."""
+        """Run the actions of all deadlines that are due."""
         while (next_ms := self.deadlines.next_ms) is not None and next_ms <= self._turn.now_ms:
             self.deadlines.begin_turn()
             self.deadlines.run(self._turn.now_ms)
@@ -144,7 +144,7 @@ class Engine(TurnEngine):
     def restore(self, recovered: Recovered, sealed: Mapping[int, int]) -> None:
         """Restore the recovered vhost. Messages in slot files are settled here, and their ids are not reused, even
         those of transient messages, which were never in the log.
-        Shapes: `sealed` has the id after the last message in a slot file, by the number of each tap's queue.
+        Shapes: `sealed` maps the number of each tap's queue to the id after the last message in its slot files.
         Raises: CorruptStore if messages have no queue, unless damage is quarantined: then a queue is created for them.
         """
         self.recovered_clean = recovered.clean
@@ -218,7 +218,7 @@ class Engine(TurnEngine):
             )
 
     def turn(self) -> int:
-        """Log settlements, start a sync, deliver while it runs, and run due deadlines: once per loop turn."""
+        """Log settlements, start a sync if one is due, deliver while it runs, and run due deadlines."""
         schedule = self.schedule
         schedule.due = False  # hot: written here
         waiting_bytes = 0
@@ -256,7 +256,7 @@ class Engine(TurnEngine):
 
     @property
     def has_work(self) -> bool:
-        """Whether there is work for which no turn was scheduled: settlements, records without a waiter, drops."""
+        """Whether there is work for which no turn was scheduled; see `TurnEngine.has_work`."""
         return bool(self._settled) or self._log.waiting or self.deadlines.units_left < TURN_SHARE
 
     def page(self) -> None:
@@ -271,7 +271,7 @@ class Engine(TurnEngine):
             self.schedule.work()
 
     def tick(self) -> None:
-        """Start a checkpoint when one is due; called once a second."""
+        """Repair the queue logs, and start a checkpoint when one is due; called once a second."""
         if self._stops:
             return
         try:
@@ -292,7 +292,7 @@ class Engine(TurnEngine):
             saved.add_done_callback(self._checkpoint_done)
 
     async def stop(self) -> None:
-        """Write everything to disk and close the store; work that becomes due meanwhile waits for the next start."""
+        """Write everything to disk and close the store; work that now becomes due waits for the next start."""
         self._stops = True
         await self._checkpoint.ended()
         if self._parts.lasting:
@@ -303,7 +303,7 @@ class Engine(TurnEngine):
         self.close(clean=True)
 
     def free_computed(self) -> Iterator[None]:
-        """Free caches, in steps, and shrink the tables of sets that have become small."""
+        """Free caches and close files open for reading, in steps, and shrink sets that have become small."""
         self.workers.shrink()
         self.store.close_readers()
         yield
@@ -321,8 +321,8 @@ class Engine(TurnEngine):
     async def frozen(self, work: Callable[[], None]) -> None:
         """Take a checkpoint, and run *blocking* work in its thread, so that no file is removed and no entry is moved.
 
-        Raises: StoreFailed of the work itself, which does not end the broker; ValueError when the broker stops, and on
-            a node of a cluster.
+        Raises: an error of the work itself, without ending the broker; the error of the checkpoint, which ends it;
+            ValueError when the broker stops or the vhost ends, and on a node of a cluster.
         """
         if not self._parts.lasting:
             raise ValueError("the messages of a cluster are in PostgreSQL: use slotmq cluster backup")

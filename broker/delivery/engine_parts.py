@@ -83,10 +83,10 @@ def limits_of(settings: Settings) -> VhostLimits:
 class LocalParts:
     """Create the parts of a vhost's engine, here those of a standalone broker; a cluster node has a subclass.
 
-    ``lasting`` is set if the messages in the vhost's store outlive the process. ``delay`` holds the delayed messages of
-    an exchange, ``producers`` is the registry of numbered producers; ``committer`` confirms publishes and transactions,
-    ``journal`` decides changes of the topology, ``messages`` shows and moves a queue's messages for operators.
-    ``kind_of`` and ``level_of`` are those of `QueuePorts`.
+    `lasting` is set if the messages in the vhost's store outlive the process. `delay` holds the delayed messages of
+    an exchange, `producers` is the registry of numbered producers; `committer` confirms publishes and transactions,
+    `journal` decides changes of the topology, `messages` shows and moves a queue's messages for operators.
+    `kind_of` and `level_of` are those of `QueuePorts`.
     """
 
     lasting = True

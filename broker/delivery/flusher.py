@@ -1,4 +1,4 @@
-"""The flusher: encodes messages of a leased slot as deliver frames. The messages stay in their slot.
+"""The flusher: encode messages of a leased slot as deliver frames. The messages stay in their slot.
 
 Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture", the Message Flusher.
 """
@@ -17,7 +17,7 @@ from broker.slots.slot import Slot, single
 
 _END: Final = b"\xce"
 _CONSTANT_BYTES: Final = 33  # a delivery in three frames, without exchange, key, consumer tag, header and body
-LARGE_SHARE: Final = 4  # large bodies are not copied: only this fraction of their octets counts towards high water
+LARGE_SHARE: Final = 4  # large bodies are not copied: one in this many of their octets counts towards high water
 _BATCH_MIN: Final = 16  # fewer messages are appended one by one, unless another queue has just delivered them
 _SHARED_BYTES: Final = 256 << 10  # the frames of larger batches are not kept for the next queue
 
@@ -25,8 +25,8 @@ _SHARED_BYTES: Final = 256 << 10  # the frames of larger batches are not kept fo
 class _Batch:
     """Small messages that one queue has just delivered, and other queues may deliver next.
 
-    Shapes: ``middles`` has for each message the octets between delivery tag and body, ``frames`` all octets after the
-        delivery tag; ``frames`` is built when a second queue delivers the batch.
+    Shapes: ``middles`` are the octets of each message between delivery tag and body; ``frames`` are all octets after
+        the delivery tag, built when a second queue delivers the batch.
     Units: ``suffix_bytes`` is the length of each message's exchange and key, ``size_bytes`` the charge of the
         deliveries.
     Invariant: only ``frames`` changes.
@@ -195,8 +195,8 @@ def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, 
 def _append_small(
     consumer: Consumer, messages: list[Message | None], start: int, tag: int, octets: list[bytes], high_water: int
 ) -> int:
-    """Append the deliveries of small messages from index `start` on, and return their number. It stops at high water,
-    and before a message without exactly one small body frame, or with another length of exchange and key.
+    """Append the deliveries of small messages from index `start` on, at most TAGS, and return their number. It stops at
+    high water, and before a message without exactly one small body frame, or with another length of exchange and key.
     """
     connection = consumer.connection
     session = consumer.session

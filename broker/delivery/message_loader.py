@@ -75,8 +75,8 @@ class MessageLoader(MessageBuilder[Message]):
 
 
 def _due_ms(targets: bytes) -> int:
-    """Return when a delayed message is due, from the targets of its record; 0 for others. A producer's number may
-    precede the time.
+    """Return when a delayed message is due, from the targets of its record, or 0 if it is not delayed. A producer's
+    number may precede the time.
     """
     for at in (0, TARGET_BYTES):
         number, due_ms = TARGET.unpack_from(targets, at)

@@ -26,7 +26,7 @@ from broker.store.segment import OFFSET_BITS, SPILLED
 from broker.store.store import VhostStore
 
 # Costs are in messages that have a log record.
-TURN_MESSAGES: Final = SHARE_ENTRIES  # the cost paged out in a turn: as much as publishers may add to a vhost meanwhile
+TURN_MESSAGES: Final = SHARE_ENTRIES  # the cost paged out in a turn: as much as publishers may add to a vhost in it
 LEAVING_TURNS: Final = 128  # turns in which the waiting slots of idle queues are paged out, at least one slot per turn
 UNTRACKED_MIN: Final = 100  # a sealed slot with this many messages is hidden from the garbage collector
 SLOT_COST: Final = 1000  # the least cost of a slot for which a file is opened
@@ -70,9 +70,9 @@ class _Resident:
 class Pager:
     """The pager of one vhost.
 
-    Units: ``budget_bytes`` and ``resident_bytes`` are memory charges of messages; an open slot is sealed when it is
-        `window_ms` old. ``paged_out`` counts slots, ``spilled`` counts messages that were written to the spill.
-    Invariant: a message whose record is not yet written to the log file is never paged out.
+    Units: `budget_bytes` and `resident_bytes` are memory charges of messages; an open slot is sealed when it is
+        `window_ms` old. `paged_out` counts slots, `spilled` counts messages that were written to the spill.
+    Invariant: a durable queue's message whose record is not yet written to the log file is never paged out.
     """
 
     def __init__(self, store: VhostStore, budget_bytes: int, window_ms: int, clock: Clock) -> None:
@@ -94,7 +94,7 @@ class Pager:
         self._candidates: list[_Resident] = []  # slots to be paged out while over budget, beginning at the end
 
     def set_budget(self, budget_bytes: int) -> None:
-        """Set the memory budget, from the next tick on."""
+        """Set the memory budget."""
         self.budget_bytes = budget_bytes
 
     def opened(self, level: Level, slot: Slot) -> None:
@@ -120,7 +120,7 @@ class Pager:
     def tick(self) -> None:
         """Recount the resident slots, seal old ones, and decide whether to page out; called ten times a second.
 
-        Cost: 2,000 resident slots, or a tenth of them if that is more.
+        Cost: 2,000 resident slots, or a tenth of them if that is more, and new ones. When paging begins, a sort of all.
         """
         old_ms = self._clock.now_ms - self._window_ms
         if not self._round:
@@ -215,7 +215,7 @@ class Pager:
         resident.clear()
 
     def _sealed(self, resident: _Resident) -> None:
-        """Decide, once, whether a sealed slot of an idle queue stays in memory."""
+        """Hide a large sealed slot from the garbage collector. Decide once whether a slot of an idle queue stays."""
         contents = resident.slot.contents
         if contents is not None and len(contents) >= UNTRACKED_MIN:
             untrack(contents)
@@ -236,7 +236,7 @@ class Pager:
 
     @staticmethod
     def _is_idle(level: Level) -> bool:
-        """Return whether a level only grows. The queue of a tap is not idle: the slot writer empties it."""
+        """Return whether a durable level only grows: it has no consumers, and no slot writer, as that of a tap has."""
         queue = level.queue
         return level.durable and not (queue.consumers.present or queue.is_tap)
 

@@ -55,7 +55,7 @@ class LocalMessages:
         self._committer = committer
 
     async def peek(self, count: int) -> list[Peeked]:
-        """Return the next ready messages by priority, then by id; they do not count as delivered.
+        """Return up to `count` ready messages by priority, then by id; they do not count as delivered.
 
         Raises: StoreFailed, CorruptRecord; in a cluster, BrokerError.
         Cost: one read for each slot that is not in memory.
@@ -66,7 +66,7 @@ class LocalMessages:
         return found
 
     async def peek_level(self, level: Level, limit: int) -> list[Peeked]:
-        """Return the next ready messages of one level. Raises: StoreFailed, CorruptRecord."""
+        """Return the first ready messages of one level, up to `limit`. Raises: StoreFailed, CorruptRecord."""
         found: list[Peeked] = []
         for slot in list(level.manager.slots.values()):
             if len(found) >= limit:
@@ -125,7 +125,7 @@ async def load(
     """Wait until the slot's messages are in memory or the slot is deleted, and call `then` before it can be paged out
     again.
 
-    Raises: what `then` raises; StoreFailed when the broker has failed, or the vhost gone offline; ValueError when the
+    Raises: what `then` raises; the error that has ended the broker, or taken the vhost offline; ValueError when the
         vhost was deleted.
     """
     read: asyncio.Future[None] = asyncio.get_running_loop().create_future()

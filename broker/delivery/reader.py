@@ -30,11 +30,11 @@ T = TypeVar("T")
 
 
 class SlotReader:
-    """The reader of one vhost. Requests for a slot that is being read share one read.
+    """The reader of one vhost. Calls of `read` for a slot that is being loaded share one read.
 
-    Units: ``reads`` counts slots; ``spent`` is the cost of reads on the loop, in delivered messages.
-    Invariant: a slot is loaded only if it still exists; messages settled meanwhile stay settled. A turn follows each
-        read: it logs and delivers the results of the read, such as expiries and dead letters.
+    Units: `reads` counts loaded slots; `spent` is the cost of reads on the loop, in delivered messages.
+    Invariant: a slot is loaded only if it still exists; messages settled in the meantime stay settled. A turn follows
+        each read in a thread: it logs and delivers the results, such as expiries and dead letters.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class SlotReader:
         return bool(self._reading)
 
     def read(self, level: Level, slot: Slot, then: Callable[[], None]) -> None:
-        """Call `then` on the loop once the slot's messages are in memory, or the slot is deleted."""
+        """Call `then` on the loop once the slot's messages are in memory or it is deleted; not if the read fails."""
         waiting = self._waiting.get(slot)
         if waiting is not None:
             waiting.append(then)
@@ -88,7 +88,7 @@ class SlotReader:
         return bool(found)
 
     def read_ahead(self, level: Level, slot: Slot) -> None:
-        """Start to read the next slot, which the worker delivers next, if the last one was not in the page cache."""
+        """Start to load the slot after this one, which is needed next, if the last slot was not in the page cache."""
         if not self._from_disk:
             return
         following = level.manager.after(slot)
@@ -103,7 +103,7 @@ class SlotReader:
 
     def moments(self, level: Level, slot: Slot, then: Callable[[Sequence[int]], None]) -> None:
         """Call `then` on the loop with the time at which each message of a slot is due. Shapes: one time per message,
-        of any value for a settled message; none if the slot is deleted.
+        of any value for a settled message; none if the slot was deleted before it was read.
         """
         self._read(level, slot, partial(_pass_on, then, (slot,), ()), self._read_moments)
 
@@ -114,7 +114,7 @@ class SlotReader:
         then: Callable[[Mapping[int, Message | None]], None],
     ) -> None:
         """Call `then` on the loop with the first wanted messages by id, at least one. Shapes: `wanted` are message ids
-        with their slots. An unreadable message is None. The mapping is empty if a slot was deleted meanwhile.
+        with their slots. An unreadable message is None. The mapping may be empty if a slot has been deleted.
         """
         slots = {slot for _, slot in wanted}
         segments = tuple({segment for slot in slots for segment in slot.segments})
@@ -220,6 +220,6 @@ class SlotReader:
 
 
 def _pass_on(then: Callable[[T], None], slots: Iterable[Slot], empty: T, done: asyncio.Future[T]) -> None:
-    """Call `then` with the result of a read, or with `empty` if it failed because a slot was deleted meanwhile."""
+    """Call `then` with the result of a read, or with `empty` if it failed and a slot has been deleted."""
     deleted = any(slot.tenure is Tenure.DELETED for slot in slots)
     then(empty if deleted and done.exception() else done.result())

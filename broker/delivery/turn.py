@@ -1,7 +1,7 @@
 """The loop turn: run the engine of each vhost, then write each connection with output once, then page out slots.
 
-Read callbacks only schedule work, which is done here. So one read causes one write per connection with output. A read
-that is alone in its loop step runs the turn at its end, which saves a step of the loop.
+Read callbacks handle input, and only schedule deliveries, syncs and writes for the turn. So one read causes one write
+per connection with output. A read that is alone in its loop step runs the turn at its end, and so saves a step.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Outlet(OutputTaker):
 
     @abstractmethod
     def greet(self) -> None:
-        """Write the output of a handshake, which concerns no messages, so no turn is needed."""
+        """Write the output of a handshake, although no turn may run: it does not concern messages."""
 
     @abstractmethod
     def resume(self) -> None:
@@ -84,7 +84,7 @@ class TurnEngine:
     @property
     @abstractmethod
     def has_work(self) -> bool:
-        """Whether there is work for which no turn is scheduled: settlements, records without a waiter, deadlines."""
+        """Whether there is work for which no turn is scheduled: settlements, acks to write, a share to reset."""
 
     @abstractmethod
     def turn(self) -> int:
@@ -100,8 +100,8 @@ class Turn(Clock):
 
     Invariant: ``scheduled`` is set while a turn is scheduled and during a lone read. An outlet that is touched while
         the engines run is flushed by the same turn.
-    Units: ``now_ms`` is the broker's clock when the current turn was scheduled, which is precise enough for a record's
-        timestamp; ``ahead_ms`` is its lead over the system's clock. ``left_bytes`` is the rest of the input budget of
+    Units: ``now_ms`` is the broker's clock when the current turn was scheduled, precise enough for the timestamp of a
+        record; ``ahead_ms`` is its lead over the system's clock. ``left_bytes`` is the rest of the input budget of
         all connections between two turns; connections that need more wait and are resumed in order.
     """
 

@@ -1,4 +1,4 @@
-"""The slot delivery worker: leases slots of its queues and offers their messages to consumers.
+"""The slot delivery worker: lease slots of queues, and offer their messages to consumers.
 
 Source: WSO2 Message Broker 3.0.0, "Slot Based Architecture": several workers, each with a set of queues; when a worker
     fails, its queues move to the others.
@@ -38,7 +38,7 @@ _log = get_logger()
 class Worker(QueueWorker["Queue"]):
     """Serve a set of queues, each for a bounded number of messages per loop turn.
 
-    Invariant: a queue is in ``ready`` exactly while its ``awake`` is set.
+    Invariant: between turns, a queue is in ``ready`` exactly while its ``awake`` is set.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Worker(QueueWorker["Queue"]):
         awaited: AwaitedQueues,
         firehose: Firehose | None = None,
     ) -> None:
-        """`firehose` gets the deliveries while it is active."""
+        """Deliveries are reported to `firehose`, if it is given."""
         self.owner = owner
         self.firehose = firehose
         self.failed: Queue | None = None  # the queue whose turn raised an error
@@ -60,7 +60,7 @@ class Worker(QueueWorker["Queue"]):
         self._awaited = awaited
 
     def trace(self, firehose: Firehose | None) -> None:
-        """Report deliveries to the firehose, or stop it."""
+        """Report deliveries to the firehose, or to none."""
         self.firehose = firehose
 
     def shrink(self) -> None:
@@ -68,16 +68,16 @@ class Worker(QueueWorker["Queue"]):
         self.queues = set(self.queues)
 
     def wake(self, queue: Queue) -> None:
-        """Serve the queue in this loop turn."""
+        """Serve the queue in the next turn."""
         if not queue.awake:
             queue.awake = True  # hot: written here
-            if not self.ready:  # else a turn is scheduled already
+            if not self.ready:  # else a turn is scheduled
                 self._schedule()
             self.ready.append(queue)
 
     def turn(self) -> int:
-        """Serve every awake queue and return the number of messages delivered. Queues with more to deliver stay awake
-        for the next turn. Raises: any error of a defect; the caller then retires this worker.
+        """Serve awake queues within the turn's budget; return the number of messages delivered or expired. Queues with
+        more to deliver stay awake. Raises: StoreFailed; other errors, after which the caller retires the worker.
         """
         ready, self.ready = self.ready, []
         budget = TURN_MESSAGES * FULL_QUEUES
@@ -117,7 +117,7 @@ class Worker(QueueWorker["Queue"]):
         return handed_out
 
     def serve(self, queue: Queue) -> None:
-        """Serve one queue at once. The next turn continues with it, also after a defect."""
+        """Serve one queue at once. The next turn continues if more is left, or after a defect. Raises: StoreFailed."""
         try:
             more = not self._serve_lone(queue) and self._serve(queue)
         except StoreFailed:
@@ -147,7 +147,7 @@ class Worker(QueueWorker["Queue"]):
 
     def _serve(self, queue: Queue) -> bool:
         """Deliver from one queue, and return whether it can continue in the next turn."""
-        # Its dead letters must not cause deliveries from it meanwhile.
+        # In the meantime, its dead letters must not cause deliveries from it.
         queue.serving = True  # hot: written here
         try:
             more = self._serve_levels(queue)
@@ -158,8 +158,8 @@ class Worker(QueueWorker["Queue"]):
         return more
 
     def _serve_lone(self, queue: Queue) -> bool:
-        """Deliver the only message of a queue to its only consumer; return False if `_serve` must serve the queue. With
-        many queues, most have one message at a time.
+        """Deliver the only ready message of a queue to its only consumer, if that has room; return False if `_serve`
+        must serve the queue. With many queues, most have one message at a time.
         """
         ring = queue.consumers
         level = queue.level
@@ -242,7 +242,7 @@ class Worker(QueueWorker["Queue"]):
     def _deliver_traced(
         firehose: Firehose, consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
     ) -> int:
-        """Deliver as `deliver` does, and report the messages, which it may remove from the slot, to the firehose."""
+        """Deliver as `deliver` does, and report the delivered messages to the firehose."""
         contents = slot.contents
         assert contents is not None
         passing = [(contents[index], slot.redelivered(index)) for index in indexes]
@@ -330,7 +330,7 @@ class Workers:
 
     @property
     def busy(self) -> bool:
-        """Whether a queue needs to be served."""
+        """Whether a queue needs to be served, or publishers wait for credit."""
         return bool(self._sharing) or self.credit.busy or any(worker.ready for worker in self.workers)
 
     def assign(self, queue: Queue) -> Worker:
@@ -340,7 +340,7 @@ class Workers:
         return worker
 
     def trace(self, firehose: Firehose | None) -> None:
-        """Report deliveries to the firehose, or stop it."""
+        """Report deliveries to the firehose, or to none."""
         self._firehose = firehose
         for worker in self.workers:
             worker.trace(firehose)
@@ -362,7 +362,7 @@ class Workers:
         self._schedule()
 
     def turn(self) -> None:
-        """Run every worker, then let publishers continue; a failing worker is replaced."""
+        """Run every worker, then let publishers continue; replace a failing worker. Raises: StoreFailed."""
         if self._sharing:
             self._share_out()
         delivered = 0

@@ -1,4 +1,4 @@
-"""The conversation with one client: it decodes received octets into packets, and checks the state of the connection.
+"""The conversation with one client: decode received octets into packets, and check the state of the connection.
 
     EXPECTS_CONNECT --CONNECT--> LOGIN --accepted--> OPEN --DISCONNECT, an error--> ENDED
 
@@ -52,7 +52,7 @@ PING: Final = Ping()
 class Conversation(PacketCutter):
     """The packets of one client, and the state of its connection.
 
-    Invariant: after a PacketError of `next_packet`, and after `end`, there are no more packets.
+    Invariant: after a PacketError of `next_packet`, the caller calls `end`; then there are no more packets.
     """
 
     __slots__ = ("_packet_max_bytes", "reasons", "state", "version")
@@ -131,7 +131,7 @@ class Conversation(PacketCutter):
 
     def refusal(self, reason_code: int, text: str) -> bytes:
         """Return the packet that reports why the connection is closed, a CONNACK or a DISCONNECT. It is empty if
-        version 3.1.1 has none, and before a CONNECT.
+        version 3.1.1 has none, before a CONNECT, and after `end`.
         """
         reason = text if self.reasons else ""
         if self.state == OPEN:

@@ -1,4 +1,4 @@
-"""Errors of MQTT clients. Each has a reason code of MQTT 5, and ends the connection."""
+"""Errors of MQTT clients. Each has a reason code of MQTT 5, and ends the connection or refuses a topic filter."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ RUN_MAX: Final = 1000
 class PublishRun:
     """Consecutive publishes with equal QoS, RETAIN and properties.
 
-    Shapes: `topics`, `bodies` and `packet_ids` have an item for each publish; the packet id is 0 at QoS 0.
+    Shapes: `topics`, `bodies` and `packet_ids` contain one item per publish; the packet id is 0 at QoS 0.
         `properties` are encoded, without their length; empty in 3.1.1.
     """
 
@@ -71,7 +71,7 @@ class PacketCutter:
 
     @property
     def first_octet(self) -> int:
-        """The first octet of the next packet, -1 without one."""
+        """The first octet of the next packet, or -1 if there is none."""
         if len(self.buffer) > self._at:
             return self.buffer[self._at]
         return self._arrived[0][0] if self._arrived else -1
@@ -110,8 +110,8 @@ class PacketCutter:
     def cut(self) -> int | None:
         """Cut the next packet or run. HOT.
 
-        Raises: PacketError 0x81 for a malformed header or publish, 0x95 for a packet over the limit. Do not call it
-            again after an error.
+        Raises: PacketError 0x81 for a malformed header, publish or ack; 0x95 for a packet over the limit. Do not call
+            it again after an error.
         """
         first = self._next_header()
         if first < 0:
@@ -235,7 +235,7 @@ class PacketCutter:
         return True
 
     def _size_of_properties(self, at: int, end: int) -> tuple[int, int]:
-        """Return the size of a publish's properties, -1 if it is invalid, and their position."""
+        """Return the size of a publish's properties, or -1 if it is invalid, and their position."""
         size = shift = 0
         while at < end and shift <= 21:
             octet = self.buffer[at]

@@ -38,7 +38,7 @@ NO_PROPERTIES: Final[dict[int, Any]] = {}
 
 
 class Will(NamedTuple):
-    """The message that is published when a client disconnects without a DISCONNECT packet."""
+    """The message that is published when a connection ends, unless by a DISCONNECT without reason code 0x04."""
 
     topic: bytes
     body: bytes
@@ -170,7 +170,7 @@ def read_connect(reader: Reader) -> Connect:
 
 
 def read_publish_properties(octets: bytes) -> dict[int, Any]:
-    """Read the properties of a publish. Raises: PacketError 0x81, 0x82; 0x90 for a response topic with wildcards."""
+    """Read a publish's properties. Raises: PacketError 0x81, 0x82; 0x90 for an empty or wildcard response topic."""
     size = varint(len(octets))
     properties = read_properties(Reader(size + octets, 0, len(size) + len(octets)), 3)
     response = properties.get(RESPONSE_TOPIC)

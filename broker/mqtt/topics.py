@@ -41,12 +41,12 @@ def routing_key(topic: bytes, levels_max: int, swaps: bool = True) -> str:
 
 
 def swapped(text: str) -> str:
-    """Swap `/` and `.`, which converts a topic's name to a routing key's, and back."""
+    """Swap `/` and `.`, to convert a topic name to a routing key, or back."""
     return text.translate(_SWAPPED)
 
 
 def topic_of(key: str, swaps: bool = True) -> bytes | None:
-    """Return the topic name of a routing key; None if no MQTT subscription may match it: for an empty key, one that
+    """Return the topic name of a routing key, or None if no MQTT subscription may match it: for an empty key, one that
     begins with `$`, and one with a wildcard of MQTT or a null character.
     """
     if not key or key.startswith("$") or "+" in key or "#" in key or "\0" in key:
@@ -57,7 +57,7 @@ def topic_of(key: str, swaps: bool = True) -> bytes | None:
 def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
     """Return the binding key of a topic filter. For a filter of the broker's own topics it is always swapped.
 
-    Raises: PacketError 0x8F for a filter that is malformed, that AMQP cannot express, or that is too long.
+    Raises: PacketError 0x8F for one that is malformed, too long, not possible in AMQP, or below another `$` topic.
     """
     shown = f"filter '{topic_filter[:100]}'"
     if not topic_filter:

@@ -37,7 +37,7 @@ class WebSocketFrames:
 
     Shapes: `ping` is the payload of the last unanswered ping. `code` is OPEN until a frame ends the connection; then it
         is the code of the client's close frame, or that of an error, which `reason` describes.
-    Invariant: no payload is buffered except that of an incomplete control frame.
+    Invariant: once `read` reports no more frames, only the payload of an incomplete control frame is buffered.
     """
 
     __slots__ = ("_at", "_buffer", "_is_amid_message", "_left", "_mask", "code", "ping", "reason")
@@ -144,7 +144,7 @@ def unmasked(payload: bytes, mask: bytes) -> bytes:
 
 
 def encode_frame(kind: int, payload: bytes) -> bytes:
-    """Encode a frame of the broker, which has no mask."""
+    """Encode a frame of the broker, without a mask."""
     size = len(payload)
     if size < TWO_OCTETS:
         return bytes((FINAL | kind, size)) + payload

@@ -2,9 +2,9 @@
 
 A line is `JSON <tab> crc32c of the JSON, 8 hex digits <newline>`. The key "k" names its kind:
 
-    store           the first line: format, store (32 hex digits), last_seal (of the lines that a rewrite left out)
-    incarnation     the start of the broker that wrote the seals from this one on, for lines left out by a rewrite
-    seal, gap       see `Seal` and `Gap`; the slot file of a gap is removed
+    store           the first line: format, store (32 hex digits), last_seal (even if its line is left out)
+    incarnation     the start of the broker that wrote the seals from this one on; a rewrite adds it
+    seal, gap       see `Seal` and `Gap`; the slot file of a gap no longer exists
     released        all slot files of the queue up to this seal are removed, or about to be
     cursor          see `Cursor`
     cursor_removed  name, vhost, tap
@@ -82,9 +82,9 @@ class Seal(_QueueFact):
     """One sealed slot file.
 
     Shapes: as `SlotMeta`.
-    Units: ``bytes`` is the file's length, ``crc`` its checksum. The timestamps are times of day. The broker's clock was
-        ``ahead_ms`` ahead of them; ages are measured with that clock, because the system clock may be corrected.
-    Invariant: no two slot files of a store share both seal and ``incarnation``, even after a backup was restored.
+    Units: `bytes` is the file's length, `crc` its checksum. The timestamps are times of day. The broker's clock was
+        `ahead_ms` ahead of them; ages are measured with that clock, because the system clock may be corrected.
+    Invariant: no two slot files of a store share both seal and `incarnation`, even after a backup was restored.
     """
 
     kind = "seal"
@@ -105,7 +105,7 @@ class Seal(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Gap(_QueueFact):
-    """A slot file that was removed before every cursor had passed it. Shapes: as `Seal`; ``reason`` says why."""
+    """A slot file that was removed before every cursor had passed it, or was lost. Shapes: as `Seal`, with a reason."""
 
     kind = "gap"
     seal: int
@@ -137,8 +137,8 @@ class Released(_QueueFact):
 
 @dataclass(frozen=True, slots=True)
 class Cursor(_LineFact):
-    """The last seal that a named reader of a tap has passed, and when it reported this. Shapes: `user` created it over
-    HTTP; empty for a cursor created by an operator on the broker's machine.
+    """The last seal that a named reader of a tap has passed, and when it reported this. Shapes: `user` owns the cursor,
+    usually the one who created it over HTTP; it is empty if an operator created the cursor on the broker's machine.
     """
 
     kind = "cursor"

@@ -1,7 +1,7 @@
 """The file of the seal log. Each line is written and synced before anything relies on it.
 
 So a crash tears at most the last line; a bad line before a good one is damage, and the broker does not start. At each
-start, and when many lines are obsolete, the file is rewritten and renamed. Then lines that a failed sync left only in
+start, and when many lines are obsolete, a rewritten file replaces it. Then lines that a failed sync left only in
 the page cache reach the disk, too.
 """
 
@@ -75,7 +75,7 @@ class SealLog:
         return self.view.last_seal + 1
 
     def append(self, fact: Seal | Gap | Released | Cursor) -> None:
-        """Append one line. The slot file of a seal must be on disk already. Raises: StoreFailed."""
+        """Append one line. The slot file of a seal must already be on disk. Raises: StoreFailed."""
         self._append(fact.kind, fact.to_json())
 
     def remove_cursor(self, name: str, vhost: str, tap: str) -> None:

@@ -27,7 +27,7 @@ GAPS_MAX: Final = 1000  # only the newest gaps are kept; `released` still covers
 
 
 class SealStarts:
-    """The starts of the broker that wrote seals, each with its incarnation, which old versions left empty."""
+    """The starts of the broker that wrote seals, each with its incarnation (empty in old versions)."""
 
     def __init__(self) -> None:
         self._starts: list[tuple[int, str]] = []  # with the first seal of each, ascending
@@ -47,7 +47,7 @@ class SealStarts:
         return self._starts[at - 1][1] if at else ""
 
     def last_of(self, incarnation: str, last_seal: int) -> int:
-        """Return the last seal that a start wrote, 0 if it wrote none; `last_seal` is the last one of all starts."""
+        """Return the last seal that a start wrote, or 0 if it wrote none; `last_seal` is the last of all starts."""
         starts = [(1, ""), *self._starts, (last_seal + 1, "")]
         return max((starts[at + 1][0] - 1 for at in range(len(starts) - 1) if starts[at][1] == incarnation), default=0)
 
@@ -57,8 +57,8 @@ class SealStarts:
 
 
 class SealView:
-    """The state that results from the lines of a seal log. One thread changes it; other threads may read it meanwhile,
-    and see the state before or after a change.
+    """The state that results from the lines of a seal log. One thread changes it; other threads may read it in
+    the meantime, and see the state before or after a change.
     Invariant: seals ascend from line to line.
     """
 
@@ -105,15 +105,15 @@ class SealView:
         return seal > self.last_seal or (seal > 0 and incarnation not in (None, self.starts.of(seal)))
 
     def last_shared(self, seal: int, incarnation: str | None) -> int:
-        """Return the last seal of a start in this history, at most `seal`; 0 for none. None means any start."""
+        """Return the last seal of a start in this history up to `seal`, or 0 if there is none. None means any start."""
         return min(seal, self.last_seal if incarnation is None else self.starts.last_of(incarnation, self.last_seal))
 
     def seal(self, number: int) -> Seal | None:
-        """Return the seal with that number, None when its file does not exist."""
+        """Return the seal with that number, or None if its file does not exist."""
         return self._seals.get(number)
 
     def cursor(self, name: str, vhost: str, tap: str) -> Cursor | None:
-        """Return a cursor, None when it does not exist."""
+        """Return a cursor, or None if it does not exist."""
         return self._cursors.get((name, vhost, tap))
 
     def cursors_of(self, vhost: str, tap: str) -> list[Cursor]:
@@ -139,7 +139,7 @@ class SealView:
         return list(self._by_queue.get(key, ()))
 
     def ends(self, vhost: str) -> dict[int, int]:
-        """Return the id after the last message in a slot file, by the number of each queue of a vhost."""
+        """Map each queue number of a vhost to the id after the last message in its slot files, even removed ones."""
         found: dict[int, int] = {}
         known: list[Seal | Gap | Released] = [*self.seals, *self.gaps, *list(self.released.values())]
         for one in known:
@@ -162,8 +162,8 @@ class SealView:
     def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
         """Return the gaps after a reader's seal, of all queues or of `queues`.
 
-        Shapes: a queue with released files after the reader's seal, whose gaps are no longer kept, has one gap up to
-            the released seal, without ids and counts.
+        Shapes: a queue with released files after the reader's seal, but without kept gaps there, has one gap up to the
+            released seal, without ids and counts.
         """
         found = [gap for gap in self.gaps if gap.seal > after and (queues is None or gap.key in queues)]
         noted = {gap.key for gap in found}
@@ -255,7 +255,7 @@ class SealView:
 
 
 class Lag(TypedDict):
-    """The lag of one reader. Units: ``lag_s`` is the age of the oldest message not yet passed, 0 for none."""
+    """The lag of one reader. Units: ``lag_s`` is the age of the oldest message not yet passed, or 0."""
 
     lag_slots: int
     lag_messages: int

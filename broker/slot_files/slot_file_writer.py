@@ -36,7 +36,7 @@ class SlotFileWriter:
     def __init__(self, files: Files, path: Path, meta: SlotMeta) -> None:
         """Create a file without rows, replacing an abandoned one that could not be removed.
 
-        Shapes: `meta` has the fields up to ``first``, and the incarnation.
+        Shapes: `meta` contains the fields up to `first`, and the incarnation.
         """
         files.remove(path)
         self.path = path
@@ -69,7 +69,7 @@ class SlotFileWriter:
     def add(self, message_id: int, timestamp_ms: int, flags: int, route: bytes, header: bytes, body: bytes) -> None:
         """Add one row. Shapes: `route` is exchange and key as short strings, as `encode_route` returns them.
 
-        Raises: OverflowError when the file would be 2 GiB or longer, before anything is added; StoreFailed.
+        Raises: OverflowError when the rows would reach 2 GiB, before anything is added; StoreFailed.
         """
         row = route + header + body
         at = self._at

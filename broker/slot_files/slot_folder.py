@@ -6,8 +6,8 @@
 
 A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
 every listed file exists, and the next start removes files that are not listed. The exception is a complete file after
-the last seal, which is listed then: a reader may have seen its line before a crash tore the log, and no seal may name
-two files.
+the last seal: its line is then written, because a reader may have seen it before a crash tore the log, and no seal may
+name two files.
 """
 
 from __future__ import annotations
@@ -92,10 +92,10 @@ class SnapshotFolder:
 
 
 class SlotFolder:
-    """The slot files of a data folder, in the process that writes them. All methods are *blocking*; one thread calls
-    them.
+    """The slot files of a data folder, in the process that writes them. All methods except `path` are *blocking*; one
+    thread calls them.
 
-    Shapes: ``log`` also records cursors; any thread may read ``log.view``.
+    Shapes: `log` also records cursors; any thread may read `log.view`.
     Invariant: after StoreFailed nothing more may be sealed.
     """
 
@@ -127,7 +127,7 @@ class SlotFolder:
         A listed slot file that is missing, or has another length, becomes a gap.
         Shapes: `incarnation` identifies this start of the broker in the files that it writes. `expected` and
             `quarantine` are those of `SealLog.open`.
-        Raises: CorruptFile when the seal log is damaged; MissingData; StoreFailed.
+        Raises: CorruptFile when the seal log is damaged; MissingData; NewerFormat; StoreFailed.
         """
         files.make_folder(folder)
         files.sync_folder(folder.parent)

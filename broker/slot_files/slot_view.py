@@ -60,7 +60,7 @@ class SlotView:
         return self.buffer[self.index_at : self.index_at + self.rows * INDEX_ROW.size]
 
     def verify(self, passed: Callable[[], object] = lambda: None) -> list[int]:
-        """Return the numbers of the damaged rows, counted from 0; call `passed` every 16 MiB.
+        """Return the numbers of the damaged rows, counted from 0; call `passed` every 16 MiB of the first checksum.
 
         Cost: one checksum over all rows; if it is wrong, another one for each row.
         """
@@ -103,7 +103,7 @@ class SlotView:
 def open_slot(buffer: ReadableBuffer, crc: int | None = None) -> SlotView:
     """Return a view of a whole slot file, whose rows are not checked; see `SlotView.verify`.
 
-    Shapes: `crc` is the checksum of the file in the seal log, None if it is not known.
+    Shapes: `crc` is the checksum of the file in the seal log, or None if it is not known.
     Raises: BadSlotFile when it is not a slot file, has a later format, is cut short, or is damaged outside its rows.
     """
     block = memoryview(buffer)

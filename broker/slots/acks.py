@@ -37,7 +37,7 @@ class Acks:
         return index < len(bits) and bool(bits[index])
 
     def settle(self, index: int) -> None:
-        """Mark one message settled. Raises: ValueError if it is settled already, which is a defect of the caller."""
+        """Mark one message settled. Raises: ValueError if it is already settled: a defect of the caller."""
         bits = self._bits
         if bits is None:
             if index == self.count:
@@ -52,9 +52,9 @@ class Acks:
         self.count += 1
 
     def settle_all(self, indexes: Iterable[int]) -> None:
-        """Mark messages settled. Raises: ValueError if one of them is settled already.
+        """Mark messages settled. Raises: ValueError if one of them is already settled.
 
-        Cost: for a ``range``, one addition if it continues the order, otherwise one slice assignment.
+        Cost: for a ``range``, one addition if it continues the order, otherwise one count and one slice assignment.
         """
         if not isinstance(indexes, range) or indexes.step != 1:
             for index in indexes:

@@ -1,4 +1,4 @@
-"""The slot manager of a level: assigns message ids and tracks their settlement. Workers lease slots from it for
+"""The slot manager of a level: assign message ids, and track their settlement. Workers lease slots from it for
 consumers; basic.get, moves and taps take their messages through it too. Messages get consecutive ids when the queue
 accepts them, so slots never overlap. A sealed slot is deleted as soon as all its messages are settled. The open slot
 can be leased too, so a lone message is delivered at once.
@@ -25,9 +25,9 @@ def _ignore(_slot: Slot) -> None:
 class SlotManager:
     """Divide the message ids of a level into slots, lease these, and delete each once all its messages are settled.
 
-    Shapes: ``slots`` maps the first id to its slot, ascending; exactly one is open and it is the last.
-    Units: ``window_messages`` and ``window_bytes`` seal the open slot, whichever is reached first.
-    Invariant: every unsettled id lies in exactly one slot; ``ready + unacked`` is their number. ``_current`` is the
+    Shapes: `slots` maps the first id to its slot, ascending; exactly one is open and it is the last.
+    Units: `window_messages` and `window_bytes` seal the open slot, whichever is reached first.
+    Invariant: every unsettled id lies in exactly one slot; `ready + unacked` is their number. `_current` is the
         slot that `get` returned last, unless the lease of a lower one has ended or messages of a lower one were
         returned.
     """
@@ -86,7 +86,7 @@ class SlotManager:
     # -- publish ------------------------------------------------------------------------------------------------------
 
     def append(self, contents: list[Any], charge_bytes: int) -> bool:
-        """Append messages to the open slot (publish-up-to); or return False, and `append_at_border` must append them.
+        """Append messages to the open slot (publish-up-to); return False if `append_at_border` must append them.
 
         The first message gets the id `next_id`, the others follow.
         Units: `charge_bytes` is the sum of their charges.
@@ -110,7 +110,7 @@ class SlotManager:
         return True
 
     def append_one(self, content: Any, charge_bytes: int) -> bool:
-        """Append one message as `append` does; or return False, and `append_at_border` must append it."""
+        """Append one message as `append` does; return False if `append_at_border` must append it."""
         slot = self.open
         length = slot.length + 1
         if (
@@ -262,7 +262,7 @@ class SlotManager:
         return None
 
     def pick(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Take these messages of a slot, which ascend, out of order. Raises: ValueError if one is not ready."""
+        """Take messages of a slot out of order, by ascending indexes. Raises: ValueError if one is not ready."""
         slot.pick(indexes)
         self._less_ready(slot, indexes)
         self.unacked += len(indexes)

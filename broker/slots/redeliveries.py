@@ -27,8 +27,8 @@ class ReturnRun(NamedTuple):
 @mypyc_attr(acyclic=True)  # when compiled, the garbage collector ignores it
 class Redeliveries:
     """Count the returns of the messages of one slot. Shapes: a bit is set once its message may have been delivered
-    before; missing bits are not set. ``_acquired`` and ``_delivered`` are as in `ReturnRun`, one for each bit; they are
-    None while each of these messages was returned once, and ``_failed`` tells whether these returns count towards the
+    before; missing bits are not set. `_acquired` and `_delivered` are as in `ReturnRun`, one for each bit; they are
+    None while each of these messages was returned once, and `_failed` tells whether these returns count towards the
     delivery limit.
     """
 

@@ -21,12 +21,12 @@ ONES: Final = [range(index, index + 1) for index in range(1024)]
 
 
 def single(index: int) -> range:
-    """Return a range of one index, cached: most queues get one message at a time, and creating ranges is slow."""
+    """Return a range of one index, cached if small: most queues get one message at a time, and new ranges are slow."""
     return ONES[index] if index < len(ONES) else range(index, index + 1)
 
 
 def dense(indexes: Sequence[int]) -> Sequence[int]:
-    """Return ascending indexes as a range if none is missing between them, else as a list."""
+    """Return ascending indexes, at least one, as a range if none is missing between them."""
     if indexes[-1] - indexes[0] == len(indexes) - 1:
         return range(indexes[0], indexes[-1] + 1)
     return list(indexes) if isinstance(indexes, range) else indexes
@@ -45,12 +45,12 @@ class Slot:
     its ready messages stay visible to purge and limits.
 
     Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on
-        disk. ``returned`` marks the ``returned_count`` messages below ``cursor`` that are delivered again next, and is
-        None without any. ``redeliveries`` counts returns; it is None before the first one. Only the slot's own methods
-        may add to these, to ``segments`` and to ``unlogged``. ``owner`` is the holder of the lease, None while the slot
-        is free; ``epoch`` is that of its last lease. Indexes that a method takes or returns ascend.
+        disk. ``returned`` marks the ``returned_count`` messages below ``cursor`` that are delivered again next, or is
+        None if there are none. ``redeliveries`` counts returns; it is None before the first one. Only the slot's own
+        methods may add to these, to ``segments`` and to ``unlogged``. ``owner`` is the holder of the lease, or None
+        while the slot is free; ``epoch`` is that of its last lease. Indexes that a method takes or returns ascend.
     Units: ``bytes`` is the memory charge of the messages published into it; ``sizes`` are in bytes too.
-    Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (purged or recovered without a record).
+    Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (never delivered, or settled before a restart).
     """
 
     __slots__ = ("acks", "body_bytes", "bytes", "contents", "cursor", "epoch", "fill", "first", "holes", "length",
@@ -75,7 +75,7 @@ class Slot:
         self.seen = 0  # set by `core.queue.unacked.differ`, to find repeated slots
         self.offered = False  # is in the manager's heap of slots with ready messages
         self.recovered = False  # read from disk after an unclean stop, so every message counts as redelivered
-        self.mixed = False  # some of its messages have no record in a log
+        self.mixed = False  # some of its messages have no log record; only in durable queues
         self.segments = _NO_SEGMENTS  # the log segments with its records; each pair of slot and segment is counted once
         self.tenure = Tenure.FREE
         self.epoch = 0
@@ -162,9 +162,9 @@ class Slot:
         self.contents = None
 
     def load(self, contents: list[Any], charge_bytes: int) -> None:
-        """Set the messages read from disk, None for each settled one.
+        """Set the messages read from disk, with None for each settled one.
 
-        Units: `charge_bytes` is the charge of these messages; ``bytes`` is extrapolated from it to settled ones.
+        Units: `charge_bytes` is the charge of these messages; `bytes` is extrapolated from it to settled ones.
         """
         self.contents = contents
         self.bytes = charge_bytes * self.length // max(self.unsettled, 1)
@@ -232,8 +232,8 @@ class Slot:
         self.sizes = sizes
 
     def take(self, limit: int) -> Sequence[int]:
-        """Take up to `limit` messages: returned ones before fresh ones, lowest first. Shapes: ascending indexes; a
-        range if all of them are fresh and contiguous.
+        """Take up to `limit` messages, lowest first: returned ones or, if there are none, fresh ones. Shapes: ascending
+        indexes; a range if they are contiguous, except for fresh ones while there are holes.
         """
         if self.returned is not None:
             indexes = self._first_returned(limit)
@@ -267,7 +267,7 @@ class Slot:
     def front(self, limit: int) -> Sequence[int]:
         """Return up to `limit` ready messages in the order of `take`, without taking them.
 
-        Cost: the returned messages and the settled ones between them.
+        Cost: these messages, and the other ones between them.
         """
         if self.returned is not None:
             return self._first_returned(limit)
@@ -283,7 +283,7 @@ class Slot:
     def pick(self, indexes: Sequence[int]) -> None:
         """Take these messages out of order. Raises: ValueError if one is not ready.
 
-        Shapes: at least one index; they ascend. Cost: O(fresh messages up to the last index).
+        Shapes: at least one index; they ascend. Cost: O(fresh messages up to the last index), times a list's length.
         """
         for index in indexes:
             if not self.is_ready(index):
@@ -362,7 +362,7 @@ class Slot:
         return list(elsewhere.search(_UNMARKED))
 
     def ready_indexes(self) -> Sequence[int]:
-        """Return the indexes of the ready messages; a range if none was returned or settled out of order."""
+        """Return the indexes of the ready messages; a range if none is returned and there are no holes."""
         fresh: Sequence[int] = range(self.cursor, self.length)
         if self.holes:
             fresh = list(self.acks.unsettled(self.cursor, self.length))

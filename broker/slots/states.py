@@ -19,7 +19,7 @@ class Fill(Enum):
 
 
 class Tenure(Enum):
-    """Whether a slot is leased."""
+    """Whether a slot is free, leased or deleted."""
 
     FREE = "free"
     LEASED = "leased"

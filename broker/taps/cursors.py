@@ -30,7 +30,7 @@ def vhost_named(vhosts: Mapping[str, Vhost], name: str) -> Vhost:
 
 
 class Cursors:
-    """The cursors of a broker. Raises: TapRefused.
+    """The cursors of a broker. Raises: TapRefused; StoreFailed.
 
     Shapes: `moved` is called after each change, because slot files may have become removable.
     """

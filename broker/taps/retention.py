@@ -56,7 +56,7 @@ class Retention:
         self._next_s = asyncio.get_running_loop().time() + FIRST_S
 
     def soon(self) -> None:
-        """Run at the next tick, because a cursor was moved or removed."""
+        """Run at the next tick, because a cursor was set or removed."""
         self._next_s = 0.0
 
     def tick(self) -> None:
@@ -101,7 +101,7 @@ class Retention:
 
 class Deletions(NamedTuple):
     """The slot files to remove, in the order of their seals. Shapes: every cursor has passed those in ``passed``; those
-    in ``forced`` exceed a cap, which is the reason of their gap.
+    in ``forced`` exceed a cap, and the name of the cap is the reason of their gap.
     """
 
     passed: list[Seal]
@@ -114,7 +114,7 @@ def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now
     Units: `now_ms` is on the broker's clock.
     Shapes: for each queue its oldest files, as `SlotFolder.remove` requires.
     Invariant: unless a cap is exceeded, a file stays until its tap has cursors, and all have passed the file.
-    Cost: O(seals).
+    Cost: O(seals and cursors), and a sort of the files to remove.
     """
     passed: list[Seal] = []
     forced: list[tuple[Seal, str]] = []

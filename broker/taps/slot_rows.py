@@ -22,8 +22,8 @@ ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may run
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages of one slot for a slot file. Shapes: ``messages`` is None if the slot is on disk; then ``segments`` are
-    pinned until `unpin`. ``end`` is the id after the range of the piece; messages missing from the range are settled.
+    """Messages of one slot for a slot file. Shapes: `messages` is None for a slot on disk; then `segments` are
+    pinned until `unpin`. `end` is the id after the range of the piece; messages missing from the range are settled.
     """
 
     slot: Slot
@@ -44,10 +44,10 @@ def gather(
     bytes_max: int,
     mark_redelivered: bool = True,
 ) -> list[Piece]:
-    """Return the first unsettled messages of a level's slots within the limits, but at least one.
-
-    Shapes: `firsts` has the first ids of the slots; deleted slots are skipped. Message ids are above <= id < below.
-    Units: `bytes_max` limits the memory charge of the messages, resident or not.
+    """Return the first unsettled messages of a level's slots, at most `rows_max`. Stop after the slot that reaches
+    `bytes_max`.
+    Shapes: `firsts` are the first ids of the slots; deleted slots are skipped. Message ids are above <= id < below.
+    Units: `bytes_max` limits headers and bodies, estimated from each slot's memory charge, resident or not.
     Cost: O(slots), and a copy of the references to resident messages.
     """
     pieces: list[Piece] = []
@@ -91,14 +91,14 @@ def copy_pieces(
     """Write the messages of the pieces into one slot file, until it has `bytes_max`. *Blocking.*
 
     `begin` creates the file for a first message id. Rows have the time of day: the broker's clock minus `ahead_ms`.
-    Return the complete file, and the id after its last message; no file if no message could be read, which is logged.
+    Return the complete file, or None if no message could be read (as logged), and the id before which all is written.
     Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
     file = begin(pieces[0].slot.first + pieces[0].indexes[0])
     try:
         end = _copy(store, number, pieces, file, bytes_max, ahead_ms)
         if file.rows:
-            file.complete(end)  # now, because a full disk stops the broker only in `finish`
+            file.complete(end)  # here StoreFailed from a full disk can be retried; from `finish`, it ends the broker
     except BaseException:
         file.abandon()
         raise

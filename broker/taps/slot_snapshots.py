@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot; `private` if clients cannot read the queue. `owner` is the user who created it over HTTP, or "".
+    """One snapshot; `private` as in `is_private`. `owner` is the user who created it over HTTP, or "".
 
     Units: `until_ms` is its end on the broker's clock.
     """
@@ -114,9 +114,9 @@ class Snapshots(Mapping[str, Snapshot]):
     async def take(self, vhost: str, name: str, owner: str = "") -> dict[str, Any]:
         """Return a snapshot of the ready and unacked messages of a queue, as the list of its slot files.
 
-        A message settled meanwhile may or may not be in it; one published meanwhile is not. `owner` is the user who
-        requests it over HTTP, for whose limits it counts.
-        Raises: TapRefused.
+        A message settled in the meantime may or may not be in it; one published in the meantime is not. `owner` is the
+        user who requests it over HTTP, for whose limits it counts.
+        Raises: TapRefused; the error that ended the broker.
         Cost: the messages of one slot file in memory at a time.
         """
         if self._settings().cluster.is_on:

@@ -2,7 +2,7 @@
 
 The loop chooses the messages of a file, and the vhost's log is synced before the file is written. The messages are
 settled in the tap's queue once the file and its line in the seal log are on disk. After a crash in between they are in
-both, and `Engine.restore` settles them: the seal log has the message ids of all slot files, including removed ones.
+both, and `Engine.restore` settles them: the seal log records the last id of all slot files, even of removed ones.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class SlotWriter:
 
     A tap is due when it has enough messages or bytes for a file, when its oldest message has waited for the window, or
     when `flush` requests it. The window of a tap doubles with each file that is written without a reader.
-    Invariant: the task that writes a file holds ``turn``.
+    Invariant: the task that writes a file holds `turn`.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class SlotWriter:
         self._tasks.start(self._run())
 
     def tick(self) -> None:
-        """Find the taps that are due; called ten times a second. Cost: O(vhosts and taps)."""
+        """Find the taps that are due; called ten times a second. Cost: O(vhosts, and slots of taps)."""
         if self._ends or asyncio.get_running_loop().time() < self._retry_at_s:
             return
         now_ms = self.clock.now_ms
@@ -106,7 +106,7 @@ class SlotWriter:
     async def flush(self, engine: Engine, queue: TapQueue) -> None:
         """Wait until all messages now in a tap's queue are in slot files.
 
-        Raises: StoreFailed when a file cannot be written, or the broker stops; the error that ended the broker.
+        Raises: StoreFailed when a file cannot be written, or the vhost or broker ends; the error that ended the broker.
         """
         if self._ends:
             raise self._stopping()
@@ -145,7 +145,7 @@ class SlotWriter:
             pass
 
     def abort(self) -> None:
-        """End the thread after its current call."""
+        """Cancel the task, and end the thread after its current call."""
         self._ends = True
         self._tasks.cancel()
         self._thread.shutdown(wait=True, cancel_futures=True)

@@ -124,7 +124,7 @@ class Taps:
     ) -> dict[str, Any]:
         """Create a tap and return its row; an equal tap may exist. New cursors start at its first slot file.
 
-        The default caps are those of the settings.
+        The default caps are defined in the settings.
         """
         if self._settings.cluster.is_on:
             raise TapRefused(IN_CLUSTER)
@@ -164,7 +164,7 @@ class Taps:
 
     async def remove(self, vhost: str, name: str, *, drop: bool = False) -> dict[str, int]:
         """Delete a tap, and return the numbers of removed messages, slot files and bytes. Slot files stay until all
-        cursors have passed them or a cap removes them; with `drop` they are removed now.
+        cursors have passed them or a cap removes them; with `drop` they and the cursors are removed now.
         """
         opened = vhost_named(self._vhosts, vhost)
         queue = opened.queues.taps.get(TAP_PREFIX + name)
@@ -203,7 +203,7 @@ class Taps:
         return [row for name in names for row in tap_rows(self._vhosts[name], view, now_ms)]
 
     async def seal(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Write all waiting messages into slot files, then return the last seal."""
+        """Write the waiting messages of a tap, or of all, into slot files, then return the last seal."""
         chosen = list(self._chosen(vhost, tap))
         if tap is not None and not chosen:
             raise TapRefused(f"no tap '{tap}'" + ("" if vhost is None else f" in vhost '{vhost}'"))

@@ -39,7 +39,7 @@ class RecoveryWatch:
         self._began = self._clock()
 
     def end(self) -> None:
-        """Mark all vhosts as recovered."""
+        """Stop watching, because no more vhosts are recovered."""
         self._vhost = ""
 
     def report(self, progress: RecoveryProgress) -> None:
@@ -56,7 +56,7 @@ class RecoveryWatch:
         _log.info("store.recovering", **self.facts())
 
     def facts(self) -> dict[str, Any]:
-        """Return the progress, empty when no vhost is being recovered.
+        """Return the progress, or an empty dictionary if no vhost is being recovered.
 
         Shapes: `percent`, `done_bytes`, `total_bytes` and `eta_s` refer to the log of one vhost; `eta_s` is None until
             a part of the log was read. `vhost_number` counts from 1 to `vhosts`.

@@ -39,9 +39,9 @@ class SharedEngines(Protocol):
 class Vhosts(Mapping[str, "Vhost"]):
     """The vhosts by name. Connections look up the vhost that they open here.
 
-    Shapes: ``offline`` has the reason why no client can open a vhost, until a start finds its store intact or
-        quarantines the damage.
-    Invariant: a vhost is in the mapping from its first use until its deletion begins; its engine lives longer.
+    Shapes: ``offline`` maps each offline vhost to the reason why no client can open it, until a start finds its store
+        intact or quarantines the damage.
+    Invariant: a vhost is in the mapping from its first use until it is deleted or offline; its engine lives longer.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._close_connections = close_connections
 
     def before_close(self, leave: Callable[[Engine], Awaitable[None]]) -> None:
-        """Call `leave` before an engine ends."""
+        """Call `leave` before the engine of a deleted or offline vhost ends."""
         self._leave.append(leave)
 
     def on_delete(self, forget: Callable[[str], Awaitable[None]]) -> None:
@@ -116,7 +116,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         return name in self.offline
 
     async def open_all(self, names: Iterable[str], watch: RecoveryWatch, *, expected: bool) -> None:
-        """Open vhosts from their folders at the start; a vhost with a damaged store goes offline.
+        """Open vhosts from their folders at startup; a vhost with a damaged store goes offline.
 
         A thread recovers the stores, one after another, while the loop runs. No vhost starts before all stores are
         recovered, because nothing may expire before the policies are known. When the caller is cancelled, the
@@ -193,7 +193,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.dismantle()
 
     async def _finish(self, engine: Engine) -> None:
-        """Write the records that an ending engine has appended, which a node lost to its cluster has dropped."""
+        """Write the records that an ending engine has appended, and call the functions of `before_close`."""
         with suppress(NodeLost):
             await engine.committer.drain()
         for leave in self._leave:
@@ -327,7 +327,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         def fail(error: BaseException) -> None:
             if not isinstance(error, CorruptStore):
                 self._fail(error)
-            elif name in self and self.engines[name].store is store:  # else it is offline already, or being deleted
+            elif name in self and self.engines[name].store is store:  # else it is already offline, or being deleted
                 self.take_offline(name, error)
 
         parts = LocalParts() if self._shared is None else self._shared.parts_of(name)

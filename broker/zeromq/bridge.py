@@ -58,8 +58,8 @@ class BridgeContext:
     """The broker's interface for bridges.
 
     Shapes: `sockets` creates ØMQ sockets. `dial` connects a client within the process, which logs in as a user.
-        `follow_overlay` takes a vhost, an exchange and a function, which is called with each pattern that an overlay
-        site wants of the exchange, and whether it is still wanted.
+        `follow_overlay` takes a vhost, an exchange and a function, and calls this with each pattern that other sites of
+        an overlay begin (True) or cease (False) to want from the exchange.
     """
 
     sockets: zmq.Context[zmq.Socket[bytes]]
@@ -73,7 +73,7 @@ class Bridge(ClientEvents):
     """Connect a ØMQ socket to an exchange.
 
     Shapes: `kind` is the type of the endpoint in the settings: publish or subscribe. `lingers` says whether closing the
-        socket waits until its messages are sent. `interest` is what the bridge asks of one side for the other.
+        socket waits until its messages are sent. `interest` is what the bridge requests from one side for the other.
     """
 
     kind: str
@@ -220,7 +220,7 @@ class Bridge(ClientEvents):
             if self._stopping:
                 return
             _log.warning(event, **self.facts_of_log, reason=self.problem, next_s=round(pause_s, 1))
-            await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter is no secret
+            await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter is not a secret
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     @property
@@ -247,7 +247,7 @@ class TopicForm:
     """Convert between routing keys and ØMQ topics, and between binding keys and ØMQ prefixes, for one endpoint.
 
     ØMQ matches the first octets of a message; AMQP matches words. With a dot after the routing key, the prefix `a.b.`
-    is equivalent to the binding key `a.b.#`, which also matches the routing key `a.b`.
+    is equivalent to the binding key `a.b.#`: both also match the routing key `a.b`.
     Invariant: a converted prefix or binding key matches at least what the original matches; the receiver filters again.
     Shapes: with `trailing_dot` a topic frame is the routing key and a dot, otherwise the routing key alone.
     Units: `words_max` is the most words of a binding key.
@@ -277,7 +277,7 @@ class TopicForm:
     def binding_key(self, prefix: bytes) -> str:
         """Return a binding key that matches the routing keys of all topics with a prefix.
 
-        From a word on that is incomplete, a wildcard, not UTF-8, or too much for a binding key, it is `#`.
+        The first word that is incomplete, a wildcard, not UTF-8, or too much for a key, becomes `#` with all after it.
         """
         if prefix == DOT:  # the topic of the empty routing key, which has no words
             return HASH
@@ -297,7 +297,7 @@ class TopicForm:
             yield word
 
     def prefix(self, pattern: str) -> bytes:
-        """Return the longest prefix that the topics of all routing keys matching a topic pattern have in common."""
+        """Return a prefix of the topics of all routing keys that match a pattern: its words before any wildcard."""
         literal = []
         for word in split_words(pattern):
             if word in WILDCARDS:

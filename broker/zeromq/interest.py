@@ -20,7 +20,7 @@ AT_ONCE: Final = 2000  # bindings in one callback of the loop; each takes a few 
 
 
 class ExchangeWatch:
-    """Watch the bindings of an exchange, which is identified by its name.
+    """Watch the bindings of an exchange, identified by its name.
 
     Shapes: `wanted` is called with a topic pattern when the first binding asks for it, `unwanted` when the last one has
         ended, `renewed` when the exchange was declared.

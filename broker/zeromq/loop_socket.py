@@ -18,7 +18,7 @@ READS_AT_ONCE: Final = 200  # messages in one callback of the loop, so that othe
 class LoopSocket:
     """Receive the messages of a ØMQ socket on the loop, and send messages.
 
-    Shapes: `received` is called with the frames of each message, `read` after the last message of a batch.
+    Shapes: `received` is called with the frames of each message, `read` after each batch, even an empty one.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class LoopSocket:
                 self._scheduled = None
 
     def send(self, frames: Sequence[bytes]) -> bool:
-        """Send a message and return True, False if it cannot be sent now."""
+        """Send a message and return True, or return False if it cannot be sent now."""
         try:
             self._socket.send_multipart(frames, zmq.DONTWAIT)
         except zmq.Again:

@@ -1,4 +1,4 @@
-"""Forward messages from an exchange to ØMQ subscribers, whose subscriptions become bindings."""
+"""Forward messages from an exchange to ØMQ subscribers; their subscriptions become bindings."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class PublishBridge(Bridge):
     # -- messages -----------------------------------------------------------------------------------------------------
 
     def delivered(self, message: Received) -> None:
-        """Send a delivered message to its subscribers."""
+        """Send a delivered message to its subscribers, or keep it until a slow subscriber has room."""
         tag = message.method.delivery_tag
         frames = [self.form.topic(message.method.routing_key), message.body]
         if self.settings.properties:
@@ -168,7 +168,7 @@ class PublishBridge(Bridge):
             self.connection.cast(DATA, commands.Basic.Ack(self._handled, multiple=True))
 
     def _send(self, tag: int, frames: list[bytes]) -> bool:
-        """Send a message and return True; False if it must wait for a slow subscriber."""
+        """Send a message and return True, or return False if it must wait for a slow subscriber."""
         if not self.socket.send(frames):
             if self._waits:
                 return False
@@ -201,7 +201,7 @@ class PublishBridge(Bridge):
             self._retry = None
 
     async def drain(self) -> None:
-        """Wait until all messages routed so far are sent."""
+        """Wait until all messages routed so far are sent or dropped, or the connection ends."""
         queue = self._queue
         if queue is not None:
             goal = self._stream.manager.next_id
@@ -211,7 +211,7 @@ class PublishBridge(Bridge):
     # -- counts -------------------------------------------------------------------------------------------------------
 
     def _count_dropped(self) -> int:
-        """Count the messages that the queue has dropped since it was declared.
+        """Count and return the messages that the queue has dropped since it was declared.
 
         Each message of the queue was acknowledged, is unacked or ready, or was dropped.
         """

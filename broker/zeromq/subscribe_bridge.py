@@ -1,4 +1,4 @@
-"""Forward messages from ØMQ publishers to an exchange, whose bindings become subscriptions."""
+"""Forward messages from ØMQ publishers to an exchange; its bindings become subscriptions."""
 
 from __future__ import annotations
 

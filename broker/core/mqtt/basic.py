@@ -23,7 +23,7 @@ from broker.mqtt.reason_codes import ADMINISTRATIVE_ACTION
 
 class MqttBasic(BasicSession):
     """Consume the queues of one session. Shapes: `subscriptions` are those of the queues for QoS 0 and for QoS 1;
-    `shared` has the options of each shared subscription, by consumer tag.
+    `shared` maps the consumer tag of each shared subscription to its options.
     Invariant: `set_form` is called before the first consumer is added.
     """
 
@@ -75,7 +75,7 @@ class MqttBasic(BasicSession):
                 self.nack(tag, multiple=False, requeue=True, failed=False)
 
     def send_retained(self, retained: RetainedMessages, wanted: list[tuple[str, str]]) -> None:
-        """Deliver copies of retained messages. Shapes: `wanted` has names of queues, and binding keys."""
+        """Deliver copies of retained messages. Shapes: `wanted` are names of queues with binding keys."""
         if not self.closed and len(retained):
             copies = self._copies
             if copies is None:
@@ -99,7 +99,7 @@ class MqttBasic(BasicSession):
         self._serve_others(full)
 
     def _ack_range(self, first: int, last: int) -> None:
-        """Settle deliveries with consecutive tags, in one step if they are the oldest. `first` is 0 for no delivery."""
+        """Settle deliveries with consecutive tags, at once if they are the oldest. `first` is 0 if there are none."""
         if first < last and first == self.unacked.oldest:
             self.ack(last, multiple=True)
         elif first:
@@ -119,7 +119,7 @@ class MqttBasic(BasicSession):
         return self._form.packet_ids
 
     def settle_received(self, packet_ids: Sequence[int]) -> list[int]:
-        """Settle deliveries, log the settlements, and return their packet ids, which remain in use until `complete`."""
+        """Settle deliveries, log this, and return their packet ids. These remain in use until `complete`."""
         ids = self._form.packet_ids
         received: list[int] = []
         for packet_id in packet_ids:
@@ -153,7 +153,7 @@ class MqttBasic(BasicSession):
             self.wake()
 
     def close(self) -> None:
-        """End the consumers and requeue unacknowledged messages, because the channel is closed."""
+        """End the consumers and requeue messages without their PUBACK or PUBREC, because the channel is closed."""
         if self._copies is not None:
             self._copies.close()
         for tag in self._form.packet_ids.take_unanswered():

@@ -1,4 +1,4 @@
-"""The answers to one client's publishes: confirms as PUBACK, PUBREC and PUBCOMP packets."""
+"""The answers to one client's publishes and QoS 2 handshakes: PUBACK, PUBREC, PUBREL and PUBCOMP packets."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ OCTETS: Final = (0, PUBACK, PUBREC)  # by QoS
 
 
 class MqttConfirms(ChannelConfirms):
-    """Answer publishes at QoS 1 and 2, and PUBREL packets, after the sync, in their order.
+    """Answer publishes at QoS 1 and 2, and PUBREC and PUBREL packets, after the sync, in their order.
 
-    Shapes: `_answers` has an item for each unconfirmed publish and PUBREL: the first octet of its answer, the reason
-        code and the packet id. Consecutive publishes at QoS 0 share an item, their number negated. `in_flight` counts
-        the PUBACK packets that are due. `refused` has the numbers of the publishes that a full queue has refused since
-        the last `expect`, and `unrouted` counts those that were routed to no queue.
+    Shapes: `_answers` contains an item for each unanswered packet: the first octet of its answer, the reason code and
+        the packet id. Consecutive publishes at QoS 0 share an item, their number negated. `in_flight` counts the PUBACK
+        packets that are due. `refused` contains the numbers of the publishes that a full queue has refused since the
+        last `expect`, and `unrouted` counts those that were routed to no queue.
     """
 
     __slots__ = ("_answers", "_forget", "_version", "_vhost", "in_flight", "refused", "unrouted")
@@ -102,7 +102,7 @@ class MqttConfirms(ChannelConfirms):
             self.wait_for_disk()
 
     def _settle(self, kind: int, upto: int) -> None:
-        """Send the answer of each publish and PUBREL up to a number.
+        """Send the answers to publishes, PUBREC and PUBREL packets up to a number.
 
         A publish that a full queue refused is answered with 0x97. MQTT 3.1.1 has no such answer: the client is
         disconnected.
@@ -142,7 +142,7 @@ class MqttConfirms(ChannelConfirms):
             self._connection.write(b"".join(pieces))
 
     def _take_due(self, count: int) -> list[int]:
-        """Remove the items of the next `count` publishes and PUBREL packets, and return those that are not at QoS 0."""
+        """Remove the items of the next `count` packets, and return those that are not publishes at QoS 0."""
         waiting = self._answers
         due: list[int] = []
         at = 0

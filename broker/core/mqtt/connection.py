@@ -1,4 +1,4 @@
-"""The connection of an MQTT client: maps its packets to publishes, queues and bindings, and answers them with packets.
+"""The connection of an MQTT client: map its packets to publishes, queues and bindings, and answer them with packets.
 It has the interface of an AMQP connection, with a single channel.
 """
 
@@ -71,8 +71,8 @@ IF_NEW: Final = 1  # ... only if the session has no subscription with the filter
 class FilterRequest:
     """Process the topic filters of one SUBSCRIBE or UNSUBSCRIBE, and collect a reason code for each.
 
-    Shapes: `wanted` has the queue names and binding keys for which retained messages are to be sent; `has_system` is
-        set if one of the filters is for topics below `$SYS`.
+    Shapes: `wanted` are the queue names and binding keys for which retained messages are to be sent; `has_system` is
+        set once a filter for topics below `$SYS` was subscribed.
     """
 
     def __init__(self, session: MqttSession, context: MqttContext, talk: Conversation, identifier: int = 0) -> None:
@@ -126,7 +126,7 @@ class FilterRequest:
         return encode_answer(SUBACK, self._talk.version, packet_id, self._codes, reason)
 
     def unsuback(self, packet_id: int) -> bytes:
-        """Return the answer to an UNSUBSCRIBE, which has codes in MQTT 5 only."""
+        """Return the answer to an UNSUBSCRIBE, with codes in MQTT 5 only."""
         codes = self._codes if self._talk.version == V5 else []
         return encode_answer(UNSUBACK, self._talk.version, packet_id, codes)
 
@@ -135,7 +135,7 @@ class MqttConnection(Connection):
     """One MQTT client's connection.
 
     Shapes: `_steps` are the remaining steps of the last packet, the next one at the end. They run before the next
-        packet is parsed, unless the connection is held.
+        packet is parsed; none runs while the connection is held.
     Invariant: feed() raises no protocol error.
     """
 
@@ -207,7 +207,7 @@ class MqttConnection(Connection):
     # -- input --------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
-        """Process received bytes, and return False if complete packets remain to be processed. HOT.
+        """Process received bytes, and return False if complete packets may remain to be processed. HOT.
 
         Raises: only Fatal.
         """
@@ -511,13 +511,13 @@ class MqttConnection(Connection):
         super().finish()
 
     def answer_close(self) -> None:
-        """Release the client id once all queues of an expired session are deleted; the exclusive ones already are."""
+        """Release the client id once the durable queues of an expired session are deleted."""
         if self._vhost is not None:
             release_id = partial(self._context.clients.leave, self._vhost.name, self._client_id, self)
             self._vhost.queues.drop_all(self._expired_queues, release_id)
 
     def _publish_will(self) -> None:
-        """Publish the will, if there is one. Errors are only logged, because the client has disconnected."""
+        """Publish the will, if there is one, or hold it for its delay. Errors are only logged: the client is gone."""
         will, self._will = self._will, None
         if will is None or CHANNEL not in self.channels:
             return
@@ -542,7 +542,7 @@ class MqttConnection(Connection):
         return b""
 
     def take_output(self) -> list[Any]:
-        """Return the output in pieces to write, and settle the deliveries in it that need no PUBACK."""
+        """Return the output in pieces to write, and schedule the settlement of deliveries that need no PUBACK."""
         if self.state is RUNNING and CHANNEL in self.channels:
             self._mqtt.deliveries.serve()
         return super().take_output()

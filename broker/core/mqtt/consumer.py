@@ -32,7 +32,7 @@ EXPIRY_MAX_S: Final = 0xFFFF_FFFF
 class ClientForm:
     """The form of the packets to a client: the version of MQTT, limits, topic aliases and packet ids.
 
-    Shapes: `aliases` has the alias of each topic that has one, negated until it was sent to the client.
+    Shapes: `aliases` maps the first topics to their aliases, negated until these were sent to the client.
     Units: `window` is how many deliveries at QoS 1 and 2 may be unfinished; `aliases_max` is how many topics get an
         alias: the first ones of the connection.
     """
@@ -66,7 +66,7 @@ class UnsyncedDeliveries:
     """Hold back deliveries at QoS 2 until the records of their messages are on disk.
 
     If a power failure lost a delivered message, its publisher would send it again, and it would be delivered twice.
-    Shapes: `_packets` has the packets of the deliveries after number `confirmed`, each in two pieces.
+    Shapes: `_packets` are those of the deliveries after number `confirmed`, each in two pieces.
     """
 
     __slots__ = ("_committer", "_connection", "_packets", "confirmed", "logged", "published", "waiting")
@@ -103,7 +103,7 @@ class MqttConsumer(Consumer):
     corresponds to no topic, if it is larger than the client accepts, or if the client published it itself and its
     subscription excludes that. A copy of a retained message has RETAIN set. A delivery at QoS 2 is sent once the
     message's record is on disk, so later messages may overtake it.
-    Shapes: `_prefix` has the properties of a delivery that depend on its topic: identifiers and alias. `_front` is the
+    Shapes: `_prefix` are the properties of a delivery that depend on its topic: identifiers and alias. `_front` is the
         packet up to its packet id, or at QoS 0 up to its body, for messages with one envelope and content header, and
         so with one size; it lacks the properties if they contain the seconds until expiry. `_shared` is set for a
         shared subscription, whose queue other clients consume, too.
@@ -164,7 +164,7 @@ class MqttConsumer(Consumer):
         self._vhost.ports.deadlines.set((self, "slow"), clock.now_ms + SLOW_MS, self._drop_newest)
 
     def _drop_newest(self) -> None:
-        """Drop the newest messages beyond the limit while the client is not reading, which QoS 0 permits.
+        """Drop the newest messages beyond the limit while the client is not reading, as QoS 0 permits.
 
         Source: RabbitMQ, rabbit_mqtt_qos0_queue, which also counts them as dead letters for `maxlen`.
         """
@@ -186,7 +186,9 @@ class MqttConsumer(Consumer):
         self._schedule_check()
 
     def append(self, message: Message, header: bytes, tag: int, octets: list[bytes], message_id: int) -> int:
-        """Append the PUBLISH packet of one message to the output, and return the size of its large pieces. HOT."""
+        """Append the PUBLISH packet of a message to the output, unless it is skipped, held, or waits for a sync. Return
+        the size of its large pieces. HOT.
+        """
         if message.envelope is not self._envelope:
             self._cache_envelope(message.envelope)
         if header is not self._header:

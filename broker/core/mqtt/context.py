@@ -49,7 +49,7 @@ class MqttClients(dict[tuple[str, str], Connection]):
 class MqttContext:
     """The state that all MQTT connections of a broker share.
 
-    Units: `qos_max` is 1 in a cluster, which stores no handshakes and no delayed wills.
+    Units: `qos_max` is 1 in a cluster, because it does not store handshakes and delayed wills.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class MqttContext:
         default_vhost: str,
         qos_max: int,
     ) -> None:
-        """`retained` creates the store of a vhost's retained messages, given its limits in messages and in bytes."""
+        """`retained` creates the store of a vhost's retained messages, with limits in messages and in bytes."""
         self.settings = settings
         self.mapping = mapping
         self.clients = clients
@@ -84,7 +84,7 @@ class MqttContext:
 
     def require_exchange(self, vhost: Vhost) -> None:
         """Create the exchange for MQTT topics in a vhost if it is missing. Raises: PacketFault 0x88 if an exchange of
-        that name has another type or dialect.
+        that name has another type or dialect; in a cluster, Postponed.
         """
         mapping = self.mapping
         exchange = vhost.exchanges.get(mapping.exchange)

@@ -32,7 +32,7 @@ SHUTDOWN: Final = "'shutdown'"
 
 
 class PacketFault(ConnectionFault):
-    """Closes the connection with a reason code of MQTT."""
+    """An error that closes the connection with a reason code of MQTT."""
 
     def __init__(self, reason_code: int, text: str, reply_code: int = 501) -> None:
         super().__init__(reply_code, text)
@@ -41,7 +41,7 @@ class PacketFault(ConnectionFault):
 
 
 class TakenOver(PacketFault):
-    """Closes a connection because another one uses its client id now."""
+    """Another connection now uses the client id of this one."""
 
     def __init__(self) -> None:
         super().__init__(TAKEN_OVER, "another connection took over the client id", FORCED)

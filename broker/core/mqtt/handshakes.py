@@ -28,8 +28,8 @@ class Handshakes:
     """Store the unfinished QoS 2 handshakes of the clients of one vhost. The handshakes of a lasting session are
     messages of the queue `amq.mqtt.handshakes`, which expire with the session; those of other sessions are only in
     memory. Additions and removals within a transaction are committed with it.
-    Shapes: a body is the direction, the packet id in two octets, and the client id. `_places` has, for each direction
-        and client, the packet ids in the order in which they were added, with None for one that is only in memory.
+    Shapes: a body is the direction, the packet id in two octets, and the client id. `_places` maps each direction and
+        client to the place of each packet id, in the order of `add`, or to None for one that is only in memory.
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -60,12 +60,12 @@ class Handshakes:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def enter(self, client_id: str) -> bool:
-        """Stop the expiry of a client's handshakes, because it is connected, and return whether it has any."""
+        """Stop the expiry of a client's handshakes, because the client connects, and return whether it has any."""
         self.vhost.ports.deadlines.cancel((self, client_id))
         return (RECEIVED, client_id) in self._places or (RELEASED, client_id) in self._places
 
     def leave(self, client_id: str, expiry_s: int) -> None:
-        """Start the expiry of a client's handshakes, because it has disconnected."""
+        """Start the expiry of the handshakes of a client that has disconnected, or drop them if its session ends."""
         if not self.enter(client_id):
             return
         if expiry_s:
@@ -142,7 +142,7 @@ class ClientHandshakes:
         self._session = session
 
     def leave(self) -> None:
-        """Start the expiry of the handshakes, because the client has disconnected."""
+        """Start the expiry of the handshakes, or drop them: the client has disconnected."""
         self._handshakes.leave(self._client_id, self._session.expiry_s)
         del self._session  # its confirms refer to this object: break the cycle, so that no garbage collection is needed
 

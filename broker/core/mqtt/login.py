@@ -63,7 +63,7 @@ def check_will(connect: Connect, will: Will, context: MqttContext) -> None:
 
 
 def credentials(connect: Connect, context: MqttContext, peer: Peer, mechanisms: Collection[str]) -> tuple[str, bytes]:
-    """Return the SASL mechanism of a login, and its response. Raises: PacketError 0x86 for a CONNECT without any."""
+    """Return the SASL mechanism and response for a login. Raises: PacketError 0x86 if the CONNECT lacks credentials."""
     anonymous_user = context.settings.anonymous_user
     if connect.user is not None and connect.password is not None:
         name = context.vhost_and_user(connect.user, peer)[1]

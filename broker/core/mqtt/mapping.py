@@ -56,7 +56,7 @@ class SentHeader:
     """The MQTT properties and flags of messages with equal AMQP properties.
 
     Shapes: `properties` are those of a PUBLISH of MQTT 5, encoded, without their length and without the expiry.
-        `client_id` is the publisher's, if a subscription of its own excludes its publishes, else empty.
+        `client_id` is the publisher's, if a subscription of its own excludes its publishes, or empty.
     """
 
     __slots__ = ("client_id", "is_qos_2", "properties", "retain")
@@ -133,7 +133,7 @@ class MessageMapping:
         return content_properties(properties, qos, retain, client_id, self.swaps)
 
     def header(self, properties: bytes, body_bytes: int) -> bytes:
-        """Return the content header for properties and a body size; equal headers are one object. HOT."""
+        """Return the content header for properties and a body size; equal headers are usually one object. HOT."""
         key = (properties, body_bytes)
         found = self._headers.get(key)
         if found is None:
@@ -170,7 +170,7 @@ def content_properties(
     """Return the flags and properties of a content header for MQTT 5 properties.
 
     User properties become text headers in their order, including repeated ones. Raises: PacketError 0x83 for a property
-    that a content header cannot represent.
+    that a content header cannot represent, 0x90 for a response topic to which no client could publish.
     """
     values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
     entries: list[tuple[str, Any]] = []
@@ -205,8 +205,8 @@ def content_properties(
 
 
 def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
-    """Return the MQTT 5 properties for a content header, without the expiry. Text headers become user properties; other
-    headers have no equivalent in MQTT.
+    """Return the MQTT 5 properties for a content header, without the expiry. Headers that `content_properties` adds for
+    properties become these again, and other text headers user properties; the rest is left out.
     """
     values: dict[int, Any] = {}
     read = decode_properties(header)

@@ -15,9 +15,9 @@ class PacketIds:
 
     A message of the session's own queue has a packet id that is computed from its message id, so it is redelivered with
     the same packet id even after a restart. Messages of shared subscriptions get the ids of a higher range in turn.
-    Shapes: `_tags` has the tag of each packet id, or RELEASED while a QoS 2 handshake waits for its PUBCOMP; `released`
-        counts the latter. `unanswered` has the tags of messages that need no acknowledgement, because they were sent at
-        QoS 0 or not at all. `held` has the tags of messages whose packet id was in use; `blocking` is such an id, or 0.
+    Shapes: `_tags` maps each packet id to its tag, or to RELEASED while a QoS 2 handshake waits for its PUBCOMP;
+        `released` counts the latter. `unanswered` are the tags of messages that need no acknowledgement: they were sent
+        at QoS 0 or not at all. `held` are those of messages whose packet id was in use; `blocking` is such an id, or 0.
     """
 
     __slots__ = ("_last", "_tags", "blocking", "held", "released", "unanswered")
@@ -40,10 +40,7 @@ class PacketIds:
         return packet_id
 
     def assign_shared(self, tag: int) -> int:
-        """Return a packet id for a message of a shared subscription.
-
-        Invariant: an id is always free, because a client's window is smaller than the range.
-        """
+        """Return a packet id for a message of a shared subscription. Invariant: one of the 32,768 ids is free."""
         packet_id = self._last
         while True:
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else OF_QUEUE_MAX + 1
@@ -54,7 +51,7 @@ class PacketIds:
         return packet_id
 
     def free(self, packet_id: int) -> int:
-        """Free a packet id and return its delivery tag; 0 if it has none."""
+        """Free a packet id and return its delivery tag, or 0 if it has none."""
         tag = self._tags.pop(packet_id, UNUSED)  # hot: one lookup
         if tag > RELEASED:
             self._unblock(packet_id)

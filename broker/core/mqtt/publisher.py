@@ -30,7 +30,7 @@ class MqttPublisher:
     """Publish the messages of one client.
 
     Shapes: `steps` are those of the connection, the next one at the end; publishes that have to wait are appended.
-        `_aliases` has the topic of each topic alias.
+        `_aliases` maps each topic alias to its topic.
     """
 
     __slots__ = ("_aliases", "_channel", "_confirms", "_handshakes", "_mapping", "_qos_max", "_receive_max",
@@ -60,7 +60,7 @@ class MqttPublisher:
         self._confirms.begin(version, handshakes.forget)
 
     def publish(self, run: PublishRun) -> None:
-        """Publish a run. Raises: PacketError for an invalid publish; the ones before it are published. HOT."""
+        """Publish a run. Raises: PacketError. An invalid topic is raised later, after the publishes before it. HOT."""
         mapping = self._mapping
         client_id = self._session.local_client_id
         properties, alias = mapping.properties(run.properties, run.qos, run.retain, client_id)
@@ -139,7 +139,7 @@ class MqttPublisher:
         """Publish a message that is to be retained, or that may have been received before.
 
         Shapes: `retained_topic` is empty for a message that is not to be retained.
-        Raises: PacketError 0x97 if it exceeds a limit on retained messages.
+        Raises: PacketError 0x97 if it exceeds a limit on retained messages; in a cluster, Postponed.
         """
         confirms, retained = self._confirms, self._retained
         if qos > 1 and packet_id in self._handshakes.received:

@@ -100,7 +100,7 @@ class RetainedMessages:
             raise PacketError(QUOTA_EXCEEDED, lack)
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
-        """Return the reason if a limit prevents retaining a message, else an empty string."""
+        """Return the reason if a limit prevents retaining a message, or an empty string."""
         if not body_bytes:
             return ""
         older = self._find(key)
@@ -109,7 +109,7 @@ class RetainedMessages:
         return self.lack_in(len(self._places) - (older is not None), self._bytes - older_bytes, size_bytes)
 
     def lack_in(self, count: int, retained_bytes: int, size_bytes: int) -> str:
-        """Return the reason if a limit prevents retaining a message in addition to others, else an empty string."""
+        """Return the reason if a limit prevents retaining a message in addition to others, or an empty string."""
         if count >= self._max:
             return f"{count} messages are retained: mqtt.retained_max allows no more"
         if retained_bytes + size_bytes > self._max_bytes:
@@ -164,7 +164,7 @@ class RetainedMessages:
         return place
 
     def _find(self, key: str) -> Retained | None:
-        """Return the position of a key's message, None without one."""
+        """Return the position of a key's message, or None if there is none."""
         place = self._places.get(key)
         if place is not None and place.is_gone:
             self._remove(key)
@@ -215,7 +215,7 @@ class RetainedMessages:
         return self._trie.search(self._mapping.dialect.parse(key).words)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
-        """Call `take` with the message of each key, and `done` at the end.
+        """Call `take` with the message of each key that has one, and `done` at the end.
 
         If a message is replaced while it is read from disk, `take` is called with the newer one.
         """

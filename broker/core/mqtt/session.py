@@ -31,7 +31,7 @@ PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
 SHARED_PREFIX: Final = "mqtt-shared-"
 SYSTEM_PREFIX: Final = "$SYS."
-DIRECT: Final = "amq.direct"  # its bindings record shared subscriptions and filters below $SYS, and route no messages
+DIRECT: Final = "amq.direct"  # its bindings record shared subscriptions and filters below $SYS, not to route messages
 NAME_MAX_BYTES: Final = 255
 CLIENT_ID_MAX_BYTES: Final = NAME_MAX_BYTES - len(PREFIX) - len(SUFFIXES[0])
 EXPIRES: Final = "x-expires"
@@ -74,7 +74,7 @@ class MqttSession(SessionOfChannel):
     another QoS moves the binding. Names and arguments: RabbitMQ, rabbit_mqtt_processor. In a cluster each step of a
     method may be postponed, and then the method runs again: `_was_bound` stores whether the filter was subscribed
     before its first run.
-    Units: `expiry_s` is how long the session outlives its connection, 0 if it does not.
+    Units: `expiry_s` is how long the session outlives its connection, or 0 if it does not.
     """
 
     __slots__ = ("_client_id", "_longest_s", "_mapping", "_shared", "_was_bound", "confirms", "deliveries",
@@ -108,7 +108,7 @@ class MqttSession(SessionOfChannel):
         return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
-        """Return the session's durable queues, which outlive a connection."""
+        """Return the session's durable queues. These outlive a connection."""
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
@@ -154,7 +154,7 @@ class MqttSession(SessionOfChannel):
 
     @property
     def local_client_id(self) -> str:
-        """The client id if a subscription excludes the client's own publishes, else empty."""
+        """The client id if a subscription excludes the client's own publishes, or empty."""
         zero, one = self.deliveries.subscriptions
         return self._client_id if zero.no_local or one.no_local else ""
 

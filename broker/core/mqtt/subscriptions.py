@@ -26,8 +26,8 @@ NO_SUBSCRIPTIONS: Final[dict[str, Mapping[str, Any]]] = {}
 class Match:
     """The combined options of the subscriptions that match a message.
 
-    Shapes: `identifiers` are properties, encoded. `no_local` is set if all of them exclude messages of their own
-        client.
+    Shapes: `identifiers` are properties, encoded. `no_local` is set if all these subscriptions exclude messages of
+        their own client.
     """
 
     __slots__ = ("identifiers", "no_local", "qos", "retain_as_published")
@@ -54,7 +54,7 @@ NO_MATCHES: Final[dict[str, Match]] = {}
 
 
 def options_of(subscription: Subscription, qos: int, identifier: int) -> Mapping[str, Any]:
-    """Return the arguments of a subscription's binding. Units: `identifier` is 0 for none."""
+    """Return the arguments of a subscription's binding. Units: `identifier` is 0 if there is none."""
     options: dict[str, Any] = {}
     if identifier:
         options["id"] = identifier
@@ -75,8 +75,8 @@ def match_of(arguments: Mapping[str, Any]) -> Match:
 class Subscriptions:
     """The subscriptions of one queue. Nothing is stored until one of them has options.
 
-    Shapes: `_arguments` has the arguments of the binding with each key.
-    Invariant: while `matching` is set, `_index` has the binding keys of all subscriptions.
+    Shapes: `_arguments` maps each binding key to the arguments of its binding.
+    Invariant: while `matching` is set, `_index` contains the binding keys of all subscriptions.
     """
 
     __slots__ = ("_arguments", "_dialect", "_index", "_known", "matching", "no_local")
@@ -92,7 +92,7 @@ class Subscriptions:
     def load(
         self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect, *, has_messages: bool = False
     ) -> None:
-        """Store the binding keys and arguments of a queue, if one has options or if the queue has messages, which may
+        """Store the binding keys and arguments of a queue, if one has options, or if the queue has messages that may
         belong to a removed subscription.
         """
         if has_messages or any(OPTIONS in arguments for _, arguments in bindings):

@@ -1,4 +1,4 @@
-"""The delayed wills of a vhost, which wait in an internal queue until they are due."""
+"""The delayed wills of a vhost. They wait in an internal queue until they are due."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OWNER_HEADER: Final = "x-mqtt-will-of"
 class Wills(Holding):
     """Hold the wills of clients that have disconnected, and publish those that are due.
 
-    A held will has a header with its client id, which is removed when the will is published.
+    A held will has a header with its client id; this header is removed when the will is published.
     """
 
     def __init__(self, retained: RetainedMessages) -> None:
