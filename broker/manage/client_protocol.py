@@ -37,7 +37,7 @@ _no_log.disabled = True
 
 
 class LingeringTransport(asyncio.Transport):
-    """A connection's transport whose `close` first ends only the broker's side.
+    """A connection's transport whose `close` first ends only the broker's side, unless it uses TLS.
 
     It then waits a moment for the client to close, too, and discards input until then: when a socket with unread input
     is closed, the kernel discards output that the client has not read yet.

@@ -1,7 +1,7 @@
 """Samples of the broker's numbers, and rates of counters.
 
-The last hour of the broker's totals is always kept, that of a single object only while it is requested. Rates are
-measured between requests of the API: without requests, nothing is measured.
+The last hour of the broker's totals is always kept (see `History`), that of an object only while it is requested. Rates
+are measured between requests of the API: without requests, nothing is measured.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`top`: the first queues by rate, length, age or name, and the totals of the broker."""
+"""`top`: the first queues by rate, length, age or name, and the totals of all queues that match."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Top:
 
 
 async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, Any]:
-    """Return the first queues by rate, length, age or name, and the totals of the broker."""
+    """Return the first queues by rate, length, age or name, and the totals of all queues that match."""
     by, heads, administration = asked.by, broker.heads, broker.administration
     if by not in SORTED_BY:
         raise OperationRefused(f"'by' should be one of {', '.join(SORTED_BY)}")

@@ -50,7 +50,7 @@ async def user(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Add a user (201), or replace a user's tags and password (204). Password logins need a password."""
+    """Add a user (201), or replace tags and password (204). Without a password, password logins are refused."""
     fields = await call.fields()
     if fields.value("tags", MISSING) is MISSING:
         raise bad_request("missing: tags")
@@ -70,7 +70,7 @@ async def delete(call: Call) -> None:
 
 
 async def bulk_delete(call: Call) -> None:
-    """Delete all of several users, or none."""
+    """Delete several users, or none if one of them cannot be deleted."""
     fields = await call.fields(required=("users",))
     await delete_users(call.broker.administration, fields.texts("users"))
 
