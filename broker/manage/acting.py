@@ -28,7 +28,7 @@ CHANNEL: Final = 1
 ACT_LIMIT_S: Final = 30.0  # a cluster without its database answers later, or never
 CLOSED: Final = "the request is answered"
 STATUS: Final = {0: 503, 320: 503, 403: 401, 404: 404, 530: 401, 541: 503}
-"""The status for an AMQP reply code, 400 for others; the code is 0 if the connection was lost."""
+"""The status for an AMQP reply code, 400 for others; the code is 0 if the method was not processed."""
 ERRORS: Final = {404: "not_found"}
 
 

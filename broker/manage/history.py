@@ -14,8 +14,8 @@ SAMPLES_MAX: Final = 3600  # of one history, whatever the interval
 class History:
     """The samples of the last hour, but at most SAMPLES_MAX.
 
-    Shapes: a sample has one integer for each of `names`, the first `counters` of which only grow. `_ring` contains the
-        time of each sample before its integers; `_next` is the index of the next sample to write.
+    Shapes: a sample contains one integer for each of `names`, the first `counters` of which only grow. `_ring` contains
+        the time of each sample before its integers; `_next` is the index of the next sample to write.
     Units: times are in milliseconds since 1970.
     Cost: one array. Objects for samples would keep whole arenas of 1 MiB for an hour after a peak of memory use.
     """

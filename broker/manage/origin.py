@@ -55,7 +55,7 @@ def check_page(headers: Headers) -> None:
 
 
 def host_and_port(headers: Headers) -> tuple[str, str]:
-    """Return the name and the port of the Host header, in lower case; empty if missing. A malformed one is all name."""
+    """Return the name and port of the Host header in lower case, empty if missing. If malformed, it is the name."""
     found = HOST.fullmatch(headers.get("host", "").strip().lower())
     if found is None:
         return headers.get("host", "?")[:255], ""

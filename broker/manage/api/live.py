@@ -167,7 +167,7 @@ def _rate(before: int, after: int, window_ms: int) -> float | None:
 
 
 class LiveQueue:
-    """Read a queue for one stream. In the meantime, the queue may be deleted and declared again."""
+    """Read a queue for one stream. Between two reads, the queue may be deleted and declared again."""
 
     def __init__(self, call: Call, vhost: str, name: str) -> None:
         """Check the vhost. Raises: HttpRefused (401) if the caller does not see it."""

@@ -157,7 +157,7 @@ def _processes_max() -> int:
 
 
 async def accept(_call: Call) -> None:
-    """Do nothing, successfully: the broker has no leaders and no statistics database."""
+    """Do nothing, successfully: there are no leaders and no statistics database, and all feature flags are enabled."""
 
 
 def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
