@@ -151,7 +151,7 @@ class Definitions(ABC):
     def put_row(self, key: Key, row: Row | None) -> None:
         """Set an entry, or remove it if `row` is None (a vhost stays); policies take effect with `Policies.changed`.
 
-        Permissions of users that the settings define are checked, then ignored: they may do anything. Raises:
+        Permissions of users defined in the settings are checked, but have no effect: these users have all. Raises:
         ValueError.
         """
         part, *names = key

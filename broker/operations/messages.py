@@ -36,7 +36,7 @@ from broker.slots.slot import Slot
 _log = get_logger()
 
 FETCH_MAX: Final = 1000
-FETCH_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
+FETCH_BYTES_MAX: Final = 32 << 20  # of headers and bodies in one answer
 PUBLISH_AT_ONCE: Final = 100  # messages between two turns of the loop
 DROPPED_AT_ONCE: Final = 500  # messages between two turns of the loop
 DROPPED_AT_ONCE_BYTES: Final = 8 << 20
