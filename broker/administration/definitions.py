@@ -151,8 +151,7 @@ class Definitions(ABC):
     def put_row(self, key: Key, row: Row | None) -> None:
         """Set an entry, or remove it if `row` is None (a vhost stays); policies take effect with `Policies.changed`.
 
-        Permissions of users defined in the settings are checked, but have no effect: these users have all. Raises:
-        ValueError.
+        Permissions of users defined in the settings are checked but have no effect. Raises: ValueError.
         """
         part, *names = key
         if part == "policies" or names[1:2] == [OPERATOR_POLICY]:
