@@ -47,10 +47,10 @@ class Administration(Definitions):
     """Keep the definitions in force and perform changes one at a time.
 
     Raises: ValueError from a change that is refused, with RabbitMQ's text if it has one; nothing is changed then.
-        NotStored, a ValueError, if a change cannot be stored now; StoreFailed, which ends the broker, if a crash may
-        undo it.
+        NotStored, a ValueError, if a change cannot be stored now, or it is not known whether all brokers have it.
+        StoreFailed, which ends the broker, if a crash may undo the change, or a vhost cannot be removed.
     Invariant: a change that has begun is finished even if its caller is cancelled, unless `close` is cancelled, too.
-        The definitions in force are those stored last, except while a change is applied.
+        The definitions in force are those stored last, except until a stored change is applied.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Administration(Definitions):
         vhosts.close_with(self._close_connections_of)
         self._fail = fail
         self._lock = asyncio.Lock()  # held during a change of this broker
-        self._applying = asyncio.Lock()  # held while definitions are applied; free between the steps of an import
+        self._applying = asyncio.Lock()  # held while definitions are stored and applied; free between an import's steps
         self._changes = Tasks.logged("definitions.failed")
         self._delayed: list[Callable[[Draft], None]] = []  # edits that precede the next change's own
         self.closed = False  # the broker is stopping: long work must end
@@ -96,7 +96,7 @@ class Administration(Definitions):
         return Policies() if found is None else found.policies
 
     def set_facts(self, vhost: str, facts: Mapping[str, Any]) -> None:
-        """Store the entry of a vhost, and set the vhost's default queue type."""
+        """Set the entry of a vhost, and the default queue type of an online vhost."""
         super().set_facts(vhost, facts)
         if vhost in self.vhosts:
             self.vhosts[vhost].set_default_queue_type(default_type(facts))
@@ -142,8 +142,8 @@ class Administration(Definitions):
 
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Call `edit` with a draft, store and apply the draft, log the event, and return the result of `edit` once all
-        brokers have applied the change. `edit` may return a generator, which changes the draft in steps. A vhost among
-        the fields of the event must exist and be online.
+        brokers have applied the change. `edit` may return a generator, which changes the draft in steps. It is called
+        again if another broker was first. A vhost among the fields of the event must exist and be online.
         """
         return await self._changes.finish(self._alone(lambda: self.store(edit, event, **fields)))
 
@@ -172,7 +172,7 @@ class Administration(Definitions):
         return result
 
     def store_later(self, edit: Callable[[Draft], None]) -> None:
-        """Add an edit that could not be stored to the next change, and retry until it is stored."""
+        """Add an edit that could not be stored to the next change, and retry until it is stored or the broker stops."""
         self._delayed.append(edit)
         self._changes.start(self._store_delayed())
 
@@ -212,7 +212,7 @@ class Administration(Definitions):
         return await self._apply_or_fail(version, wanted, changes)
 
     def check_new_vhosts(self, definitions: Definitions, names: Iterable[str]) -> None:
-        """Check the names of vhosts that do not exist yet. Raises: ValueError."""
+        """Check the names of vhosts that do not exist yet, and their number. Raises: ValueError."""
         names = list(names)
         for name in names:
             if not self.vhosts.fits(name):
@@ -226,7 +226,7 @@ class Administration(Definitions):
         return [name for name in names if name not in self.vhosts and not self.vhosts.is_down(name)]
 
     async def _create_vhosts(self, names: list[str]) -> None:
-        """Create all of the vhosts or none. Raises: NotWritten."""
+        """Create all of the vhosts or none. Raises: NotWritten; StoreFailed if created ones cannot be removed."""
         for number, name in enumerate(names):
             try:
                 await self._add(name)
@@ -247,7 +247,7 @@ class Administration(Definitions):
     # -- applying -----------------------------------------------------------------------------------------------------
 
     async def open(self, version: int, stored: Mapping[str, Any]) -> None:
-        """Apply stored definitions at the start, after their vhosts were opened."""
+        """Apply stored definitions at startup, after their vhosts were opened."""
         await self._apply(version, stored, await run_in_slices(differing(self.stored, stored)))
 
     async def follow(self, *, anew: bool = False) -> None:
@@ -316,13 +316,13 @@ class Administration(Definitions):
             yield
 
     def _hide(self, name: str) -> None:
-        """Close the connections of a vhost and drop its definitions; its engine and files still exist."""
+        """Close the connections of a vhost and drop its entry; its engine and files still exist."""
         if self.vhosts.offline.pop(name, None) is None:
             self._close_connections_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
         self.vhost_facts.pop(name, None)
 
     async def _remove(self, name: str) -> None:
-        """Stop the engine of a vhost and remove its files. Raises: StoreFailed, which ends the broker."""
+        """Stop the engine of a vhost and remove its files. Raises: StoreFailed; each error ends the broker."""
         try:
             await self.vhosts.remove(name)
         except Exception as error:

@@ -32,10 +32,10 @@ class Backups:
         self._busy = False
 
     async def take(self, target: Path, report: Callable[[str, int, int], None]) -> dict[str, int]:
-        """Create a consistent copy of the data folder in a new or empty folder; return its files and bytes.
+        """Create a consistent copy of the data folder in a new or empty folder; return its numbers of files and bytes.
 
         It contains everything confirmed before. `report` is called with each step, the amount done and the total. No
-        broker opens the target of a failed backup. Raises: ValueError if the backup is not possible or fails.
+        broker opens the target of a failed backup. Raises: ValueError if it fails; the error that ended the broker.
         """
         if self._busy:
             raise ValueError("a backup is already running")
@@ -53,7 +53,7 @@ class Backups:
             loop.call_soon_threadsafe(advance, "copied bytes", done, total)
 
         async def repeat() -> None:
-            """Repeat the last progress, because copying a large file takes longer than the caller's timeout."""
+            """Repeat the last progress, because copying a large file can take longer than the caller's timeout."""
             while True:
                 await asyncio.sleep(PROGRESS_REPEAT_S)
                 report(*progress)
@@ -80,7 +80,7 @@ class Backups:
     def _begin(self, backup: Backup, target: Path) -> None:
         """Create the backup.
 
-        Raises: ValueError for a target that is not a new or empty folder, or that is within the data folder.
+        Raises: ValueError for a target that is not a new or empty folder outside the data folder; StoreFailed.
         """
         files, folder = self._folder.files, self._folder.path.resolve()
         if target.is_relative_to(folder) or folder.is_relative_to(target):
@@ -92,9 +92,9 @@ class Backups:
         backup.begin()
 
     async def _gather(self, backup: Backup, report: Callable[[str, int, int], None]) -> None:
-        """Link the files to copy, while no user, permission or vhost changes: first the logs, then the slot files.
+        """Gather the files to copy, while no user, permission or vhost changes: first the logs, then the slot files.
 
-        A message that a tap moves to a slot file meanwhile is in both, and a start from the backup settles it.
+        A message that a tap moves to a slot file between these steps is in both; a start from the backup settles it.
         """
         engines = [self._administration.vhosts.engines[name] for name in sorted(self._administration.vhosts)]
         for done, engine in enumerate(engines):

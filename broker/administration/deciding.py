@@ -1,4 +1,4 @@
-"""Waits for postponed topology changes: in a cluster, every node applies a change before it is answered."""
+"""Wait for postponed topology changes: in a cluster, every node applies a change before it is answered."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 async def decided(act: Callable[[], T]) -> T:
-    """Call `act` again after each postponement, and return its result."""
+    """Call `act`, again after each postponement, and return its result. Raises: as `act` and `answers`."""
     while True:
         try:
             return act()
@@ -29,7 +29,7 @@ async def decided(act: Callable[[], T]) -> T:
 
 
 async def count_all(queues: Collection[Queue]) -> None:
-    """Make `counts` of each queue include all nodes; only this one if it is lost or PostgreSQL does not answer."""
+    """Count each queue on all nodes. If this node is lost or PostgreSQL is too slow, the last counts remain."""
     asked: dict[Queue, Postponed] = {}
     async for queue in in_slices(queues, COUNTED_AT_ONCE):
         try:
@@ -42,7 +42,7 @@ async def count_all(queues: Collection[Queue]) -> None:
     except (TimeoutError, NodeLost):
         return
     for queue in asked:
-        with suppress(Postponed):  # a client's method has used the answer meanwhile
+        with suppress(Postponed):  # in the meantime, a client's method has used the answer
             queue.prepare_for("declare", None)
 
 

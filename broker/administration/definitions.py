@@ -37,7 +37,7 @@ IDENTITIES: Final[Mapping[str, tuple[str, ...]]] = {
 """The fields that identify an entry, in a document and in the stored definitions."""
 
 Key = tuple[str, ...]  # the part of the document, then the fields that identify the entry
-Changes = Mapping[Key, Row | None]  # the new row of each changed entry, None for a removed one
+Changes = Mapping[Key, Row | None]  # the new row of each changed entry, or None if it was removed
 ParameterKey = tuple[str, str, str]  # vhost, component, name
 
 
@@ -71,10 +71,10 @@ class LocalDefinitions:
     def __init__(self, files: Files, folder: Path) -> None:
         self._folder = folder
         self._file = DefinitionsFile(files, folder)
-        self._refusal = ""  # the last logged reason, empty after a successful write
+        self._refusal = ""  # the last logged reason; empty after a successful write
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
-        """Return the definitions of the file and version 1, or 0 without a file. *Blocking*, for the start."""
+        """Return version 1 and the definitions of the file, or 0 and None if there is none. *Blocking*, at startup."""
         found = self._file.read()
         return int(found is not None), found
 
@@ -149,9 +149,9 @@ class Definitions(ABC):
         self.parameters.pop(key, None)
 
     def put_row(self, key: Key, row: Row | None) -> None:
-        """Set an entry, or remove it if `row` is None; policies take effect with `Policies.changed`.
+        """Set an entry, or remove it if `row` is None (a vhost stays); policies take effect with `Policies.changed`.
 
-        Permissions of users of the settings are checked and ignored: these users may do everything. Raises: ValueError.
+        Permissions of users defined in the settings are checked but have no effect. Raises: ValueError.
         """
         part, *names = key
         if part == "policies" or names[1:2] == [OPERATOR_POLICY]:
@@ -203,10 +203,10 @@ def _check_right(part: str, row: Row | None) -> None:
 class Draft(Definitions):
     """A copy of the definitions, whose changes do not affect those in force.
 
-    A change is tried on a draft, stored, and only then applied. If another broker stores a change meanwhile, it is
-    tried again on a draft of the newer definitions.
+    A change is tried on a draft, stored, and only then applied. If another broker stores a change in the meantime, the
+    change is tried again on a draft of the newer definitions.
     Raises: ValueError from each method that refuses a change.
-    Cost: a part is copied when an edit first uses it, and only copied parts are encoded again.
+    Cost: O(vhosts + parameters); users, permissions and policies are copied and encoded only if an edit uses them.
     """
 
     def __init__(self, source: Definitions, offline: Mapping[str, str]) -> None:
@@ -275,7 +275,7 @@ class Draft(Definitions):
             self.drop_parameter(key)
 
     def set_parameter(self, key: ParameterKey, value: Any) -> None:
-        """Set a parameter of a vhost; its limits are checked."""
+        """Set a parameter of a vhost. Raises: ValueError for invalid limits of a vhost."""
         if key[1] == VHOST_LIMITS:
             if key != limits_key(key[0]):
                 raise ValueError(f"a parameter of {VHOST_LIMITS} is named 'limits'")
@@ -374,7 +374,7 @@ def differing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> Generator[
 
 
 def same_row(one: Any, other: Any) -> bool:
-    """Return whether two rows are equal in JSON, where 1 is neither true nor 1.0; equal texts are cheaper to check."""
+    """Return whether two rows are equal in JSON, where 1 is neither true nor 1.0; comparing `repr` first is cheaper."""
     if one != other:
         return False
     return repr(one) == repr(other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

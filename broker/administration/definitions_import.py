@@ -1,9 +1,9 @@
-"""Imports a definitions document into the running broker, as a whole or not at all.
+"""Import a definitions document into the running broker, as a whole or not at all unless refused entries are skipped.
 
-First the document is compared with the broker. Existing entries are skipped, even if a client deletes them during the
-import. The others are rehearsed: exchanges, queues and bindings are declared in copies of their vhosts by the code that
-serves clients. They are applied only if none was refused. After a crash meanwhile, the next start finishes the import.
-All steps run in slices, between which the loop serves clients.
+First the document is compared with the broker. Existing exchanges, queues and bindings are skipped, even if a client
+deletes them during the import. The others are rehearsed: they are declared in copies of their vhosts by the code that
+serves clients. The document is applied only if none was refused. If the broker crashes then, the next start finishes
+the import. All steps run in slices, between which the loop serves clients.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ _log = get_logger()
 class DefinitionsImport:
     """The import of one document.
 
-    Raises: BadDefinitions, naming the entry, when any entry is refused; then nothing is changed.
+    Raises: BadDefinitions, naming the refused entry (then nothing is changed); NodeLost; NotStored.
     """
 
     def __init__(
@@ -85,9 +85,9 @@ class DefinitionsImport:
         self._logged_reasons: set[str] = set()  # for repeating an attempt
 
     async def run(self) -> dict[str, int]:
-        """Apply the document, and return the number of its entries by kind once all of them are on disk.
+        """Apply the document, and return how many entries of each kind were not refused, once all are on disk.
 
-        `skipped` then lists the skipped entries, and `outcome` counts the others.
+        `skipped` then lists the skipped entries and default queue types, and `outcome` counts the other entries.
         """
         try:
             changed = await self._administration.alone(self._import)
@@ -152,9 +152,9 @@ class DefinitionsImport:
         await clear_in_slices(*[rows for rows in written.values() if isinstance(rows, list)])
 
     async def _finish_applying(self, tally: ImportTally) -> None:
-        """Declare the absent entries and store the broker-wide ones. Undo everything if the disk is full or an
-        entry is refused, because another broker has deleted its vhost or user, for instance. Raises: NodeLost and
-        NotStored; it can be repeated once the node has joined its cluster again, but not after NotWritten.
+        """Declare the absent entries and store the broker-wide ones. Undo everything if the disk is full or an entry is
+        refused, because another broker has deleted its vhost or user, for instance. Raises: BadDefinitions,
+        ProtocolError, ValueError; NodeLost and NotStored, after which it can be repeated, except after NotWritten.
         """
         administration = self._administration
         try:
@@ -183,7 +183,7 @@ class DefinitionsImport:
                 await self._pause(error)
 
     async def _store_undone(self) -> None:
-        """Store that the import was undone, or later if the disk refuses it now."""
+        """Store that the import was undone, now or later. Raises: NotWritten if it cannot be retried."""
         try:
             await self._administration.store(self._abandon)
         except NotWritten:
@@ -242,7 +242,7 @@ class DefinitionsImport:
                 yield
 
     def _changing_definitions(self) -> Generator[None, None, bool]:
-        """Return whether the document changes the broker-wide definitions."""
+        """Return whether the document changes the broker-wide definitions, or the end of an import must be stored."""
         administration = self._administration
         if administration.importing is not None or any(
             vhost["name"] not in administration.vhosts for vhost in self._document.vhosts
@@ -361,7 +361,7 @@ class DefinitionsImport:
         """Declare the absent entries, and return the bindings with a missing source or destination.
 
         RabbitMQ skips these too: its 3.x exports omit internal exchanges but keep their bindings. Refused entries are
-        added to `refused`. Raises: BadDefinitions for a refused entry when `refused` is None.
+        added to `refused`. Raises: BadDefinitions for a refused entry if `refused` is None; NodeLost.
         """
         skipped: list[str] = []
         total = sum(map(len, self._absent.values()))
@@ -410,7 +410,7 @@ class DefinitionsImport:
         return skipped
 
     def _topology(self) -> Iterator[tuple[str, list[tuple[int, Entry]]]]:
-        """Yield the absent entries with their numbers, in slices that each belong to one part of the document."""
+        """Yield the absent entries that were not refused, with their numbers, in slices of a single part each."""
         for part in TOPOLOGY:
             entries = iter(self._absent[part])
             while piece := list(islice(entries, ENTRIES_AT_ONCE)):
@@ -436,7 +436,7 @@ def _placed(place: str) -> Iterator[None]:
 
 
 def _place(part: str, number: int, entry: Any) -> str:
-    """Return the place of an entry. Operator policies are listed among the parameters, so they have no number."""
+    """Return the place of an entry. Parameters have no number: operator policies may be listed among them."""
     if part == "parameters":
         return f"{part}: {entry['component']} '{entry['name']}'"
     if part == "policies":

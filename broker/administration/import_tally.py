@@ -12,9 +12,9 @@ from broker.core.policy.policy_definition import keys_without_effect
 
 
 class ImportTally:
-    """Counts the entries of an import by kind: `made` were missing, `changed` had other values, `present` were equal.
+    """Count the entries of an import by kind: `made` were missing, `changed` had other values, `present` were equal.
 
-    Shapes: `before` has the rows of the stored definitions before the import, by their keys.
+    Shapes: `before` maps the keys of the definitions that were stored before the import to their rows.
     """
 
     def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
@@ -50,7 +50,7 @@ class ImportTally:
         self.without_effect += _without_effect(self._document)
 
     def clear(self) -> None:
-        """Drop the references to all entries, which their owner frees in slices."""
+        """Drop the references to all entries; the owner of the entries frees them in slices."""
         self._document, self._before = Document(), {}
 
     def fields(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ImportTally:
 
 
 def _without_effect(document: Document) -> Iterator[str]:
-    """Yield the entries that are only stored and exported again, and those that are ignored."""
+    """Yield the parameters and keys of policies that are only stored and exported, and the lists that are ignored."""
     for parameter in document.parameters:
         if parameter["component"] not in (PAUSED_QUEUE, VHOST_LIMITS):
             yield "parameter {component} '{name}' in vhost '{vhost}'".format(**parameter)

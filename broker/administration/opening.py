@@ -1,4 +1,4 @@
-"""The start: restores vhosts, users and permissions, and imports the definitions file that the settings name."""
+"""Restore vhosts, users and permissions at startup, and import the definitions file that the settings name."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DEFAULT_FACTS: Final = {"description": "Default virtual host"}
 
 
 def configured_users(settings: Settings) -> list[User]:
-    """Return the users of the settings."""
+    """Return the users that the settings define, all of them administrators."""
     return [User(name, secret.get_secret_value(), ADMINISTRATOR) for name, secret in settings.auth.users.items()]
 
 
@@ -43,10 +43,10 @@ async def open_all(
     settings: Settings,
     watch: RecoveryWatch,
 ) -> None:
-    """Open the stored vhosts, or create the default vhost and user; then import the definitions of the settings.
+    """Open the stored vhosts, or create the default vhost and user; then import the definitions that the settings name.
 
     `watch` follows the recovery of the vhosts.
-    Raises: BadDefinitions, CorruptStore, MissingData, NotStored, StoreFailed; ValueError for a bad name in settings.
+    Raises: BadDefinitions, CorruptStore, MissingData, NotStored, StoreFailed; ValueError: a bad name in the settings.
     """
     named = _load(settings.server.load_definitions)
     version, found = await store.read()
@@ -94,7 +94,7 @@ def _note_lost(folder: DataFolder, settings: Settings) -> None:
 
 
 async def _finish(administration: Administration, rehearsal: Rehearsal, importing: Mapping[str, Any]) -> None:
-    """Finish an import that a crash interrupted, unless a vhost is down."""
+    """Finish an import that a crash interrupted, unless a vhost is down; abandon it if an entry is refused now."""
     if administration.vhosts.offline:
         _log.error("definitions.import_postponed", reason=f"vhosts are down: {sorted(administration.vhosts.offline)}")
         return
@@ -120,8 +120,8 @@ async def _begin(
 ) -> None:
     """Create the default vhost and user, and the vhosts of a folder without stored definitions.
 
-    If definitions were `lost`, no user is created. A vhost that clients have used shows that they were: clients connect
-    only after the definitions are written.
+    If definitions were `lost`, no user is created. A vhost that was used proves such a loss: clients connect only after
+    the definitions are written.
     """
     auth, vhosts = settings.auth, administration.vhosts
     await vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]), watch, expected=False)
@@ -142,12 +142,12 @@ async def _begin(
 
 
 def _was_used(vhost: Vhost) -> bool:
-    """Return whether a durable object was ever declared in a vhost."""
+    """Return whether a vhost has durable objects, or has assigned numbers to queues or producers."""
     return vhost.queues.next_number > 1 or any(TopologySnapshot(vhost))
 
 
 def _load(path: str) -> Document | None:
-    """Return the document at a path, None for no path. *Blocking.* Raises: BadDefinitions."""
+    """Return the document at a path, or None if the path is empty. *Blocking.* Raises: BadDefinitions."""
     if not path:
         return None
     try:

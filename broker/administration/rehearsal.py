@@ -67,7 +67,7 @@ def _ignore(*_arguments: object) -> None:
 
 
 class Rehearsal:
-    """Creates copies of vhosts in memory: the exchanges and queues that a change names, without messages.
+    """Create copies of vhosts in memory: the exchanges and queues that a change names, without messages.
 
     A copy has no engine: it delivers nothing, writes nothing and has no timers.
     """
@@ -88,7 +88,7 @@ class Rehearsal:
     @asynccontextmanager
     async def __call__(self, touched: Mapping[str, Touched]) -> AsyncIterator[dict[str, Vhost]]:
         """Yield copies of vhosts by name, empty ones of missing vhosts. A vhost is copied in slices: a change that a
-        client makes meanwhile may or may not be in the copy.
+        client makes in the meantime may or may not be in the copy.
         """
         with ExitStack() as stores:
             copies = {name: self._empty(name, stores) for name in touched}
@@ -186,7 +186,7 @@ def _copying_bindings(exchanges: list[Exchange], copy: Vhost) -> Generator[None,
 
 def _emptying(copy: Vhost) -> Generator[None, None, None]:
     """Delete the queues and exchanges of a copy, one per step, so that they are freed in slices."""
-    for exchange in copy.exchanges.declared():  # which also deletes the queues of delayed exchanges
+    for exchange in copy.exchanges.declared():  # the queue of a delayed exchange is deleted with it
         copy.exchanges.delete(exchange.name)
         yield
     for queue in list(copy.queues.values()):

@@ -30,7 +30,7 @@ def touch(touched: Touched, entry: Entry) -> None:
 
 
 def is_declared(vhost: Vhost, entry: Entry) -> bool:
-    """Return whether a vhost already has an entry with equal properties, so that declaring it would change nothing."""
+    """Return whether declaring an entry would change nothing: it exists with equal properties, or it is skipped."""
     if isinstance(entry, BindingEntry):
         return not entry.source or _is_bound(vhost, entry)
     if not entry.name or entry.name.startswith(RESERVED_PREFIX):
@@ -70,7 +70,7 @@ def _is_bound(vhost: Vhost, entry: BindingEntry) -> bool:
 
 
 def declare(vhost: Vhost, entry: Entry) -> bool:
-    """Declare an entry, and return whether it is new."""
+    """Declare an entry unless it is skipped, and return whether it is new. Raises: Postponed, ProtocolError."""
     if isinstance(entry, BindingEntry):
         return _bind(vhost, entry)
     if not entry.name or entry.name.startswith(RESERVED_PREFIX):

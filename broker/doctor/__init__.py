@@ -1,1 +1,1 @@
-"""`slotmq doctor`: checks the machine, the settings and the running broker, and advises what to change."""
+"""`slotmq doctor`: check the machine, the settings and the running broker, and advise what to change."""

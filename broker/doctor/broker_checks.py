@@ -1,4 +1,4 @@
-"""Checks of a broker: ports, certificate and logins; if it runs, also version, settings, alarms and descriptors."""
+"""Checks of a broker: its certificate and logins; its ports if it does not run, else its status and settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def port_findings(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _taken(host: str, port: int) -> str:
-    """Return the reason why a port cannot be used, empty if it can."""
+    """Return the reason why a port cannot be used, or an empty string if it can."""
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         for family, kind, protocol, _name, address in found:
@@ -60,7 +60,7 @@ def _taken(host: str, port: int) -> str:
 def certificate_findings(settings: Settings, host: str, *, runs: bool = False) -> Iterator[Diagnosis]:
     """Check the certificate of [tls], for a broker that listens on `host`. *Blocking.*
 
-    A running broker has loaded its key, and does not report the password of an encrypted key: then it is not checked.
+    If the broker runs with an encrypted key, the key is not checked: the broker does not report its password.
     """
     tls = settings.tls
     if not tls.certfile:
@@ -158,7 +158,7 @@ def settings_of(report: Mapping[str, Any], folder: Path) -> Settings:
 
 
 def settings_findings(running: Settings, wanted: Settings | None, file: Path | None) -> Iterator[Diagnosis]:
-    """Compare the settings of the running broker with those of a file and the environment, None without a file."""
+    """Compare the settings of the running broker with `wanted`: those of a file and the environment, or None."""
     differ = [] if wanted is None else [change for change in changes(running, wanted) if _is_comparable(change)]
     if differ:
         names = ", ".join(f"{change.section}.{change.key}" for change in differ)
@@ -169,8 +169,8 @@ def settings_findings(running: Settings, wanted: Settings | None, file: Path | N
 
 
 def _is_comparable(change: Change) -> bool:
-    """Return whether the broker reports a setting in the form of the file: no secrets, and no paths, which can be
-    relative.
+    """Return whether the broker reports a setting in the form of the file: it does not report secrets, and paths in the
+    file can be relative.
     """
     if change.section in ("cluster", "overlay", "zmq") or change.key in ("users", "default_pass", "key_password"):
         return False

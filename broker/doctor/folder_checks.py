@@ -64,7 +64,7 @@ def folder_findings(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _link(folder: Path) -> str:
-    """Return the error for a symbolic link in a data folder, empty without one."""
+    """Return the error for a symbolic link in a data folder, or an empty string if there is none."""
     try:
         check_links(Files(), folder)
     except LinkedFolder as found:
@@ -86,7 +86,7 @@ def _kind(folder: Path) -> Diagnosis:
 
 
 def file_system(folder: Path, mounts: Path = MOUNTS) -> str:
-    """Return the type of the file system of a folder, empty if the system does not report it."""
+    """Return the type of the file system of a folder, or an empty string if the system does not report it."""
     longest, kind = -1, ""
     with suppress(OSError):
         for line in mounts.read_text(errors="replace").splitlines():
@@ -119,7 +119,7 @@ def _speed(folder: Path) -> Diagnosis:
 
 
 def sync_times_s(folder: Path) -> list[float]:
-    """Return the durations of small writes that are each synced as in the store."""
+    """Return the durations of small writes that are each synced as in the store. Raises: OSError, StoreFailed."""
     times_s = []
     with tempfile.NamedTemporaryFile(dir=folder) as made:
         file = Files().open(Path(made.name), write=True)
@@ -135,7 +135,7 @@ def sync_times_s(folder: Path) -> list[float]:
 
 
 def sync_finding(*times_s: float) -> Diagnosis:
-    """Return the finding for the durations of syncs, for one of which each confirm waits."""
+    """Return the finding for the durations of syncs; each confirm waits for one sync."""
     median_s, longest_s = statistics.median(times_s), max(times_s)
     found = f"a sync takes {median_s * 1000:.2f} ms, at most {longest_s * 1000:.1f} ms ({len(times_s)} measured)"
     if median_s > SLOW_S:

@@ -1,8 +1,8 @@
 """AMQP connections within the process, over which the API acts as the caller of a request. So a user has the same
 permissions for queues, exchanges, bindings and messages over HTTP as over AMQP, and the same limits, counters and error
 texts. Operations of the same names are for operators without a session, and may change the exclusive queues of any
-connection. The API uses them only for features that AMQP lacks, such as moving messages. Source: RabbitMQ's management
-plugin, rabbit_mgmt_util:with_channel.
+connection. The API uses them to purge queues, and for features that AMQP lacks, such as moving messages. Source:
+RabbitMQ's management plugin, rabbit_mgmt_util:with_channel.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CHANNEL: Final = 1
 ACT_LIMIT_S: Final = 30.0  # a cluster without its database answers later, or never
 CLOSED: Final = "the request is answered"
 STATUS: Final = {0: 503, 320: 503, 403: 401, 404: 404, 530: 401, 541: 503}
-"""The status for an AMQP reply code, 400 for others; the code is 0 if the connection was lost."""
+"""The status for an AMQP reply code, 400 for others; the code is 0 if the method was not processed."""
 ERRORS: Final = {404: "not_found"}
 
 
@@ -50,7 +50,7 @@ class CallerConnection(ClientEvents):
     async def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> bool | None:
         """Publish a message, and return after its confirm whether it was routed; None if a queue rejected it.
 
-        Raises: HttpRefused while an alarm blocks publishers.
+        Raises: HttpRefused while an alarm blocks publishers, and for a name that AMQP cannot carry.
         """
         alarms = [str(alarm["kind"]) for alarm in self._alarms()]
         if alarms:
@@ -69,7 +69,7 @@ class CallerConnection(ClientEvents):
         return not self._returned if self._settled.result() else None
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Received | None:
-        """Get a message of a queue, which is unacked until it is settled; None if the queue is empty."""
+        """Get a message of a queue; None if the queue is empty. Without `no_ack` it is unacked until it is settled."""
         answer = await self.call(GetAny(queue=queue, no_ack=no_ack))
         return answer if isinstance(answer, Received) else None
 
@@ -92,7 +92,7 @@ class CallerConnection(ClientEvents):
 async def acting(call: Call, vhost: str) -> AsyncIterator[CallerConnection]:
     """Yield a connection to a vhost as the caller; its changes are on disk when the block ends.
 
-    Raises: HttpRefused for refusals of the broker, and 503 if it does not answer in time.
+    Raises: HttpRefused for refusals of the broker, and 503 if it cannot be reached or does not answer in time.
     """
     name = f"http {call.client.peer.name}"
     client = CallerConnection(name, vhost, lambda: call.broker.facts()["alarms"])
@@ -124,7 +124,7 @@ def check_names(method: Method) -> None:
 
 
 def _refusal(refused: CallRefused) -> HttpRefused:
-    """Return the answer for a refused method, whose text does not repeat the name of the code."""
+    """Return the answer for a refused method; its text does not repeat the name of the code."""
     status = STATUS.get(refused.code, 400)
     text = str(refused)
     return HttpRefused(status, text.partition(" - ")[2] or text if refused.code else text, ERRORS.get(status))

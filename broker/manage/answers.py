@@ -78,7 +78,7 @@ def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None
 def rows_answer(
     rows: Iterable[Any], before: bytes = b"[", after: bytes = b"]\n", *, at_once: int = ROWS_AT_ONCE
 ) -> Response:
-    """Return an answer with a list of JSON values, which are read from `rows` and encoded in slices.
+    """Return an answer with a list of JSON values, read from `rows` and encoded in slices.
 
     The loop does other work between two slices, so the objects behind `rows` may change. `before` and `after` enclose
     the rows, in a list or in an object that ends with one. `at_once` rows should take less than a millisecond.
@@ -110,7 +110,7 @@ def encoded(value: Any) -> bytes:
 
 
 async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int) -> AsyncGenerator[bytes, None]:
-    """Yield a list in pieces of `PIECE_BYTES`; the loop does other work after every `at_once` rows."""
+    """Yield a list in pieces of at least `PIECE_BYTES`; the loop does other work after every `at_once` rows."""
     piece = bytearray(before)
     separator = b""
     while chunk := list(islice(rows, at_once)):

@@ -1,4 +1,4 @@
-"""The ASGI application: finds the route of a request, authenticates the caller, and turns errors into answers."""
+"""The ASGI application: find the route of a request, authenticate the caller, and turn errors into answers."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class Branch:
         self.routes: dict[str, ApiRoute] = {}
 
     def grow(self, word: str) -> Branch:
-        """Return the branch for a word of a route's path, which is added if missing."""
+        """Return the branch for a word of a route's path; add it if it is missing."""
         if not word.startswith("{"):
             return self.words.setdefault(word, Branch())
         if self.any_word is None:
@@ -82,7 +82,7 @@ class Branch:
 
 
 class RouteTable:
-    """The routes by path and method. Cost: O(words of the path) for a look-up."""
+    """The routes by path and method. Cost of a look-up: O(words) for each path that matches."""
 
     def __init__(self, routes: Iterable[ApiRoute]) -> None:
         self.routes = tuple(routes)
@@ -133,7 +133,7 @@ def _words(pattern: str, path: Sequence[str]) -> Mapping[str, str]:
 
 
 class Application:
-    """Answers requests according to a table of routes."""
+    """Answer requests according to a table of routes."""
 
     def __init__(self, broker: ManagedBroker, table: RouteTable, login: HttpLogin) -> None:
         self._broker = broker
@@ -172,7 +172,7 @@ class Application:
 
 
 def check_head(scope: Scope, header_max_bytes: int) -> None:
-    """Refuse a head that is too long, or that parsers could interpret differently. Raises: HttpRefused."""
+    """Refuse a head that is too long, ambiguous to parsers, or of another HTTP version. Raises: HttpRefused."""
     size_bytes = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + LINE_BYTES
     size_bytes += sum(len(name) + len(value) + FIELD_BYTES for name, value in scope["headers"])
     if size_bytes > header_max_bytes:  # h11 measures only heads that arrive in several pieces

@@ -93,19 +93,19 @@ class Call:
         if not by_tag and not self.broker.permissions.allows_vhost(self.user, name):
             raise not_authorised("User not authorised to access virtual host")
         if vhosts.is_down(name):
-            reason = f": {vhosts.offline[name]}" if self.may(Needs.MONITORING) else ""  # which names files
+            reason = f": {vhosts.offline[name]}" if self.may(Needs.MONITORING) else ""  # it names files
             raise HttpRefused(503, f"vhost '{name}' is down{reason}")
         return vhosts[name]
 
     def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
-        """Return the request for an operation if the user's permissions allow it. Raises: ChannelError (403)."""
+        """Return the request for an operation if the user may run it. Raises: ChannelError (403), OperationRefused."""
         operation, request = OPERATIONS[operation_name], Fields(arguments, UserAsker(self))
         if operation.right is not None:
             operation.right(self.broker, self.user, read(operation.parameters, request))
         return request
 
     async def operate(self, operation: str, /, **arguments: Any) -> Any:
-        """Run an operation as the user. Raises: ChannelError (403); OperationRefused, which becomes a 400."""
+        """Run an operation as the user. Raises: ChannelError (403); errors of the operation, see `refusal_of`."""
         return await self.broker.verbs[operation](self.allowed(operation, **arguments))
 
     async def fields(
@@ -115,8 +115,8 @@ class Call:
         *,
         required: Collection[str] = (),
     ) -> BodyFields:
-        """Return the fields of the body, a JSON object; none without a body. Raises: HttpRefused as `body`, and for a
-        body that is not an object, an unknown field or a missing required one.
+        """Return the fields of the body, a JSON object; an empty body has none. Raises: HttpRefused as `body`, and for
+        a body that is not an object, an unknown field or a missing required one.
         """
         body = await self.body(body_max_bytes)
         try:
@@ -135,7 +135,7 @@ class Call:
     async def body(self, max_bytes: int | None = None) -> bytes:
         """Return the whole body, of up to `max_bytes` or http.body_max_bytes.
 
-        Raises: HttpRefused: 413 for a larger one, 408 for a slow client.
+        Raises: HttpRefused: 413 for a larger one, 408 for a slow client, 400 if it disconnects.
         """
         http = self.broker.settings().http
         timeout_s = http.timeout_ms / 1000
@@ -161,7 +161,7 @@ class Call:
 class BodyFields(Fields):
     """The fields of a body; some of RabbitMQ's tools send numbers and booleans as strings.
 
-    Raises: OperationRefused, which becomes a 400.
+    Raises: OperationRefused, answered with 400.
     """
 
     def flag(self, name: str) -> bool:
@@ -171,7 +171,7 @@ class BodyFields(Fields):
         return value is not None and super().flag(name)
 
     def number(self, name: str, default: int, low: int, high: int) -> int:
-        """Return an integer from `low` to `high`, which can be sent as a string."""
+        """Return an integer from `low` to `high`, sent as a number or as a string."""
         value = self.value(name)
         is_number = isinstance(value, str) and value.isascii() and value.removeprefix("-").isdigit()
         if is_number and len(value) <= len(str(high)) and low <= int(value) <= high:
@@ -179,7 +179,7 @@ class BodyFields(Fields):
         return self.integer(name, default, low, high)
 
     def texts(self, name: str) -> list[str]:
-        """Return a list of strings, which can be sent as one string with commas."""
+        """Return a list of strings, sent as a list or as one string with commas."""
         value = self.value(name)
         if isinstance(value, str):
             return [text.strip() for text in value.split(",") if text.strip()]
@@ -204,8 +204,8 @@ class ApiRoute:
     """A route; GET includes HEAD.
 
     Shapes: a word of `path` in braces matches one segment that is not empty, decoded, so %2F is part of it. `respond`
-        returns None for a change without a result; `parameters` are those allowed in the query, None for any; `repeats`
-        are those that can be repeated.
+        returns None for a change without a result; `parameters` are those allowed in the query, or None to allow any;
+        `repeats` are those that can be repeated.
     """
 
     method: str
@@ -252,7 +252,7 @@ class UserAsker(Asker):
 
 
 def visible_vhosts(call: Call) -> list[Vhost]:
-    """Return the vhost that the path names, or all that the caller sees, by name. Raises: HttpRefused 404, 401."""
+    """Return the vhost that the path names, or all that the caller sees, by name. Raises: HttpRefused 404, 401, 503."""
     if "vhost" in call.words:
         return [call.vhost()]
     vhosts = call.broker.administration.vhosts
@@ -260,9 +260,9 @@ def visible_vhosts(call: Call) -> list[Vhost]:
 
 
 def visible_sessions(call: Call) -> list[SessionOfConnection]:
-    """Return the connections that the caller sees: all, those of the path's vhost or user, or the one in the path.
-    Users without the tag monitoring see only their own. Source: rabbit_mgmt_util, filter_conn_ch_list.
-    Raises: HttpRefused 404, 401.
+    """Return the logged-in connections that the caller sees: all, those of the path's vhost or user, or the one in the
+    path. Users without the tag monitoring see only their own. Source: rabbit_mgmt_util, filter_conn_ch_list.
+    Raises: HttpRefused 404, 401, 503.
     """
     found = [session for session in call.broker.listener.sessions() if session.user is not None]
     if "vhost" in call.words:

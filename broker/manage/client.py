@@ -43,7 +43,7 @@ class ApiClient:
     _answering: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        """Register the running task, which is cancelled when the client disconnects."""
+        """Register the running task: it is cancelled when the client disconnects."""
         self._answering = asyncio.current_task()
 
     def end(self) -> None:
@@ -96,6 +96,6 @@ class LongAnswers:
 
 
 def heaviest_user(users: Iterable[T], newcomer: T) -> T:
-    """Return the user with the most entries, including one more of the newcomer, who loses a tie."""
+    """Return the user with the most entries, including one more of the newcomer; in a tie, the newcomer."""
     counts = Counter([*users, newcomer])
     return max(counts, key=lambda one: (counts[one], one == newcomer))

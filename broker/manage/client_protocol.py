@@ -1,8 +1,8 @@
 """One client's connection: uvicorn's HTTP/1.1 protocol with this broker's limits.
 
-uvicorn parses requests and runs the application. Added here are a deadline for the head of a request, which starts when
-the previous request is answered, a limit for the size of a head, JSON answers to malformed requests, support for
-half-closed clients, and a close that does not cut off the last answer.
+uvicorn parses requests and runs the application. Added here are a deadline for the head of a request, counted from the
+previous answer, a limit for the size of a head, JSON answers to malformed requests, support for half-closed clients,
+and a close that does not cut off the last answer.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ _no_log.disabled = True
 
 
 class LingeringTransport(asyncio.Transport):
-    """A connection's transport whose `close` first ends only the broker's side.
+    """A connection's transport whose `close` first ends only the broker's side, unless it uses TLS.
 
-    It then waits a moment for the client to close, too, and discards input meanwhile: when a socket with unread input
+    It then waits a moment for the client to close, too, and discards input until then: when a socket with unread input
     is closed, the kernel discards output that the client has not read yet.
     """
 
@@ -96,7 +96,7 @@ class LingeringTransport(asyncio.Transport):
         self._transport.abort()
 
     def discard(self, size_bytes: int) -> None:
-        """Count and discard input that arrives during the close."""
+        """Discard input that arrives during the close; abort if there is too much."""
         self._discardable_bytes -= size_bytes
         if self._discardable_bytes < 0:
             self._transport.abort()

@@ -1,7 +1,7 @@
 """POST /v1/control: the protocol of the control socket over HTTP, for the command line on another machine.
 
-The body has the lines that a client sends to the control socket: one request, then a line when it accepts messages. The
-end of a chunked body asks the broker to stop the command. The answer has the lines that the control socket sends.
+The body is what a client sends to the control socket: one request, then a line when it accepts messages. The end of a
+chunked body asks the broker to stop the command. The answer is what the control socket sends.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class ControlConversation:
         await self._tasks.stop()
 
     async def _forward_body(self) -> None:
-        """Forward the body to the control socket, and its end only if it is chunked: this stops the command."""
+        """Forward the body to the control socket, and its end (this stops the command) only if it is chunked."""
         size_bytes, last = 0, b""
         with suppress(ClientDisconnect, ConnectionError):
             async for piece in self._request.stream():

@@ -51,7 +51,7 @@ TOTAL_COUNTERS: Final = len(MESSAGE_STATS)
 
 
 def queue_key(vhost: Vhost, queue: Queue) -> Hashable:
-    """Return a key that identifies a queue among all that ever existed."""
+    """Return a key that identifies a queue among all that ever existed in a vhost."""
     return vhost.name, queue.number
 
 
@@ -135,7 +135,7 @@ async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTotals:
-    """Reads the numbers of the whole broker."""
+    """Read the numbers of the whole broker."""
 
     folder: Path
     vhosts: Mapping[str, Vhost]

@@ -1,4 +1,4 @@
-"""Reads files in separate threads, so that a slow disk delays only downloads."""
+"""Read files in separate threads, so that a slow disk delays only downloads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PIECE_BYTES: Final = 256 << 10
 
 
 class FileReads:
-    """Opens and reads files in threads. Raises: StoreFailed, which ends only the request."""
+    """Open and read files in threads. Raises: StoreFailed; this ends only the request."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -49,7 +49,7 @@ class FileReads:
             try:
                 piece = await asyncio.shield(reading)
             except asyncio.CancelledError:
-                await asyncio.wait([reading])  # the caller closes the descriptor, which may be reused
+                await asyncio.wait([reading])  # the caller closes the descriptor; its number may be reused
                 raise
             if len(piece) < wanted:
                 raise StoreFailed(file.path, "shorter than before")
@@ -62,6 +62,6 @@ class FileReads:
 
 
 def _close_unwanted(opening: asyncio.Future[tuple[File, int] | None]) -> None:
-    """Close a file that was opened for a client that has disconnected meanwhile."""
+    """Close a file that was opened for a client that has disconnected in the meantime."""
     if not opening.cancelled() and opening.exception() is None and (found := opening.result()) is not None:
         found[0].close()

@@ -12,10 +12,10 @@ SAMPLES_MAX: Final = 3600  # of one history, whatever the interval
 
 
 class History:
-    """The samples of the last hour.
+    """The samples of the last hour, but at most SAMPLES_MAX.
 
-    Shapes: a sample has one integer for each of `names`, the first `counters` of which only grow. `_ring` has the time
-        of each sample before its integers; `_next` is the index of the next sample to write.
+    Shapes: a sample contains one integer for each of `names`, the first `counters` of which only grow. `_ring` contains
+        the time of each sample before its integers; `_next` is the index of the next sample to write.
     Units: times are in milliseconds since 1970.
     Cost: one array. Objects for samples would keep whole arenas of 1 MiB for an hour after a peak of memory use.
     """
@@ -31,7 +31,7 @@ class History:
         return len(self._ring) // (1 + len(self.names))
 
     def add(self, at_ms: int, values: Sequence[int]) -> None:
-        """Add a sample, which replaces the oldest one if the ring is full."""
+        """Add a sample; if the ring is full, it replaces the oldest one."""
         sample = array("q", (at_ms, *values))
         first = self._next * len(sample)
         self._ring[first : first + len(sample)] = sample
@@ -70,7 +70,7 @@ class History:
     def details(self, name: str, wanted: SampleRange, now_ms: int) -> dict[str, Any]:
         """Return the samples of one number as in RabbitMQ's API: newest first, with averages.
 
-        The value at each time is that of the latest earlier sample, 0 before the first one.
+        The value at each time is that of the latest sample up to then, or 0 before the first sample. Cost: O(samples).
         """
         place = self.names.index(name)
         values: list[tuple[int, int]] = []
@@ -101,7 +101,7 @@ class SampleRange(NamedTuple):
 
 
 def sample_range(query: Mapping[str, str], kind: str) -> SampleRange | None:
-    """Return the range of a request's KIND_age and KIND_incr, None if they are missing or invalid.
+    """Return the range of a request's KIND_age and KIND_incr, or None if they are missing or invalid.
 
     Shapes: `kind` is lengths, msg_rates, data_rates or node_stats, as in RabbitMQ.
     """

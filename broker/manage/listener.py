@@ -1,4 +1,4 @@
-"""The listener of an HTTP port: accepts clients, runs uvicorn's protocol for each, and closes them at the stop."""
+"""The listener of an HTTP port: accepts clients, runs uvicorn's protocol for each, and closes them at shutdown."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class ManageListener:
         self._servers = await self._listen()
 
     def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings; connected clients keep their limits."""
+        """Apply changed settings; connected clients keep their deadlines."""
         self._settings = settings
         self._limits = settings.http
         self._config = Config(
@@ -96,7 +96,7 @@ class ManageListener:
             return
         fresh = await self._listen()
         stale, self._servers = self._servers, fresh
-        for server in stale + ([] if self._bound else fresh):  # it has begun to stop meanwhile
+        for server in stale + ([] if self._bound else fresh):  # it has begun to stop in the meantime
             server.close()
 
     def refuse_new(self) -> None:
@@ -149,7 +149,7 @@ class ManageListener:
     # -- limits of clients --------------------------------------------------------------------------------------------
 
     def enter(self, client: ClientProtocol, descriptor: int) -> None:
-        """Add a new client; another one may be disconnected for it."""
+        """Add a new client; it or another one may be disconnected."""
         self._clients[client] = None
         self._empty.clear()
         scarce = descriptor >= self._descriptors_max
@@ -162,8 +162,8 @@ class ManageListener:
     def admit(self, client: ClientProtocol, user: str) -> None:
         """Count a request of a user who has logged in.
 
-        If there are too many, drop one of the user and network with the most: an answer that waits for its client, or
-        else the oldest, unless these are the caller's. Raises: HttpRefused (503).
+        If there are too many, drop one of the user and network with the most: one whose answer waits for its client, or
+        else the oldest one. Raises: HttpRefused (503) instead of dropping the oldest one of the caller's own.
         """
         own = (user, client.network)
         if len(self._answered) >= self._limits.connections_max:

@@ -27,11 +27,11 @@ ROWS_AT_ONCE: Final = 10  # whole rows between two turns of the loop: a third of
 BRIEF_AT_ONCE: Final = 50  # brief rows
 
 T = TypeVar("T")
-Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, None for the whole of it
+Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, or None for the whole value
 
 
 class NameFilter:
-    """Finds names that contain a text or match a regular expression, ignoring case.
+    """Find names that contain a text or match a regular expression, ignoring case.
 
     Raises: HttpRefused 400 for an invalid regular expression. Units: `spent_s` is the computing time of all matches.
     """
@@ -69,7 +69,7 @@ class NameFilter:
 class PageQuery:
     """The parameters of a list.
 
-    Shapes: `page` is counted from 1, None for the whole list; `sort` is a dotted column split at its dots, empty for
+    Shapes: `page` counts from 1, or is None for the whole list; `sort` is a dotted column split at its dots, empty for
         the default order.
     """
 
@@ -128,8 +128,8 @@ def _integer(query: Mapping[str, str], name: str) -> int | None:
 class Listing(Generic[T]):
     """The objects of a list, and their rows.
 
-    Shapes: `names` returns the names that a filter checks; `order` returns the default sort key, None if objects keep
-        their order. `whole` returns the complete row, `brief` a cheaper one with the columns `brief_columns`.
+    Shapes: `names` returns the names that a filter checks; `order` returns the default sort key, or is None if objects
+        keep their order. `whole` returns the complete row, `brief` a cheaper one with the columns `brief_columns`.
     """
 
     objects: Iterable[T]
@@ -193,7 +193,7 @@ def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:
 
 
 async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, stop: int) -> list[T]:
-    """Return the first `stop` objects in order; the row of each is built once. Cost: O(n log n), in slices."""
+    """Return the first `stop` objects in order; sorting builds the row of each once. Cost: O(n log n), in slices."""
     key, at_once = _sorting(listing, asked)
     if key is None:
         return list(found)
@@ -208,7 +208,7 @@ async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, st
 
 
 def _sorting(listing: Listing[T], asked: PageQuery) -> tuple[Callable[[T], Any] | None, int]:
-    """Return the sort key of an object, such as a column and then the default order, and how many to read in a turn."""
+    """Return the function for sort keys, or None to keep the order; and how many objects to read in one turn."""
     order, path, brief = listing.order, asked.sort, listing.brief
     if not path:
         return order, OBJECTS_AT_ONCE
@@ -271,7 +271,7 @@ def _chosen(row: Mapping[str, Any], tree: Tree) -> Row:
 
 
 def value_at(row: Row, path: Sequence[str]) -> Any:
-    """Return the value of a dotted column, None if the row does not have it."""
+    """Return the value of a dotted column, or None if the row does not have it."""
     value: Any = row
     for word in path:
         if not isinstance(value, dict):
@@ -281,7 +281,7 @@ def value_at(row: Row, path: Sequence[str]) -> Any:
 
 
 def sort_key(value: Any) -> tuple[int, Any]:
-    """Return a sort key for values of any type: numbers and missing values, which are 0; then strings; then others.
+    """Return a sort key for values of any type: numbers, and 0 for a missing value; then strings; then others.
 
     Source: rabbit_mgmt_util sorts in Erlang's order of terms.
     """

@@ -23,7 +23,7 @@ from broker.manage.refusal import HttpRefused
 from broker.settings.access import Http
 from broker.tasks import called_back
 
-CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # which clients of RabbitMQ check
+CHALLENGE: Final = (("WWW-Authenticate", 'Basic realm="RabbitMQ Management"'),)  # clients of RabbitMQ check it
 REFUSED: Final = "the login was refused; the broker's log says why"
 SESSIONS_MAX: Final = 1000
 SESSIONS_USER_MAX: Final = 32
@@ -42,8 +42,8 @@ class LoggedIn:
 
 
 class HttpLogin:
-    """Authenticates requests. A password that was verified before costs no hash. Failures count towards the limits of
-    AMQP's logins.
+    """Authenticate requests. A recently proven password is checked without the slow hash. HTTP and AMQP logins share
+    limits on failures.
     """
 
     def __init__(self, logins: Logins, sessions: LoginSessions) -> None:
@@ -53,7 +53,7 @@ class HttpLogin:
     async def caller(self, headers: Headers, client: ApiClient) -> LoggedIn:
         """Return the user who sent a request.
 
-        Raises: HttpRefused (401), which does not contain the reason; the log does.
+        Raises: HttpRefused (401). It states only reasons meant for clients; the log states why a login was refused.
         """
         header = headers.get("authorization")
         if header is None:
@@ -66,7 +66,7 @@ class HttpLogin:
         return LoggedIn(user, lambda: same_login(user, self._logins.users.get(user.name)))
 
     async def check(self, name: str, password: bytes, headers: Headers, client: ApiClient) -> User:
-        """Return the user with a name and password. For a client that has disconnected, this waits to be cancelled.
+        """Return the user with a name and password. If the client has disconnected, this may wait until cancelled.
 
         Raises: HttpRefused (401).
         """
@@ -94,27 +94,27 @@ class HttpLogin:
 def refused(headers: Headers, reason: str, *, shown: str = "") -> HttpRefused:
     """Return a 401; `shown` is the reason that clients get under /api.
 
-    Requests of the page get no challenge, which would make the browser show its own password dialog.
+    Requests from the page get a 401 without a challenge, so that the browser does not show its own password dialog.
     """
     from_page = headers.get("x-requested-with") == PAGE or headers.get("sec-fetch-dest", "document") != "document"
     return HttpRefused(401, reason, headers=() if from_page else CHALLENGE, shown=shown or "Login failed")
 
 
 def cookie_name(headers: Headers) -> str:
-    """Return the name of the session cookie. It contains the port, because ports of a host share cookies."""
+    """Return the name of the session cookie. It contains the port, because a host's ports share cookies."""
     port = host_and_port(headers)[1]
     return f"slotmq_session_{port}" if port else "slotmq_session"
 
 
 def token_of(headers: Headers) -> str | None:
-    """Return the token in the session cookie of a request, None without one."""
+    """Return the token in the session cookie of a request, or None if there is none."""
     name = cookie_name(headers)
     pairs = [pair.strip().partition("=") for pair in headers.get("cookie", "").split(";")]
     return next((value for key, _equals, value in pairs if key == name), None)
 
 
 def credentials_of(header: str) -> tuple[str, bytes] | None:
-    """Return the name and password in an Authorization header, None if it has none. Source: RFC 7617."""
+    """Return the name and password in an Authorization header, or None if it has none. Source: RFC 7617."""
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -137,17 +137,17 @@ class LoginSessions:
     """The sessions, by the digest of their token.
 
     Invariant: a session ends when the password or the tags of its user change, after http.session_ms, and after
-        http.session_idle_ms without a request. A new session replaces the least recently used one at a limit.
+        http.session_idle_ms without a request. At a limit, a new session replaces the one looked up least recently.
     """
 
     def __init__(self, users: Users, limits: Callable[[], Http], clock: Callable[[], float] = time.monotonic) -> None:
         self._users = users
         self._limits = limits
         self._clock = clock
-        self._sessions: dict[bytes, LoginSession] = {}  # in the order of their last use
+        self._sessions: dict[bytes, LoginSession] = {}  # in the order in which `user` last looked them up
 
     def __len__(self) -> int:
-        """Return the number of stored sessions, some of which may have ended."""
+        """Return the number of stored sessions; some may have ended."""
         return len(self._sessions)
 
     def begin(self, user: User) -> str:
@@ -163,7 +163,7 @@ class LoginSessions:
         return token
 
     def user(self, token: str, *, use: bool = True) -> User | None:
-        """Return the user of a session, None if it has ended. With `use`, count this as a request."""
+        """Return the user of a session, or None if it has ended. With `use`, count this as a request."""
         key, now_s = key_of(token), self._clock()
         session = self._sessions.pop(key, None)
         if session is None or self._ended(session, now_s):

@@ -23,9 +23,9 @@ class ManagedBroker(OperatedBroker):
     """The parts of a broker, including those that only HTTP needs.
 
     Shapes: `settings` returns those in force; `verbs` are those of the control socket, by name; `unready` returns the
-        reasons why the broker is not ready, `down` the vhosts that are down while others work; `ports` returns the HTTP
-        ports by name, such as http_port, None for one that is not open; `reads` reads files for clients. `streams` are
-        those of /api/live, at most http.streams_max, and `conversations` the commands over HTTP.
+        reasons why the broker is not ready, `down` the vhosts that are down; `ports` returns the HTTP ports by name,
+        such as http_port, or None for one that is not open; `reads` reads files for clients. `streams` are those of
+        /api/live, at most http.streams_max, and `conversations` the commands over HTTP.
     """
 
     settings: Callable[[], Settings]

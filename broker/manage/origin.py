@@ -18,7 +18,7 @@ from starlette.datastructures import Headers
 from broker.core.auth.peer import Peer, is_loopback
 from broker.manage.refusal import HttpRefused
 
-PAGE: Final = "slotmq"  # the page sends it as X-Requested-With, which forms and links of other sites cannot
+PAGE: Final = "slotmq"  # the page sends it as X-Requested-With; forms and links of other sites cannot
 HOST: Final = re.compile(r"(\[[^\]]+\]|[^:]*)(?::(\d{0,5}))?")
 LOCAL: Final = "localhost"
 
@@ -55,7 +55,7 @@ def check_page(headers: Headers) -> None:
 
 
 def host_and_port(headers: Headers) -> tuple[str, str]:
-    """Return the name and the port of the Host header, in lower case; empty if missing."""
+    """Return the name and port of the Host header in lower case, empty if missing. If malformed, it is the name."""
     found = HOST.fullmatch(headers.get("host", "").strip().lower())
     if found is None:
         return headers.get("host", "?")[:255], ""

@@ -1,4 +1,4 @@
-"""Liveness and readiness probes, which need no login and are answered during the recovery, too."""
+"""Liveness and readiness probes: they need no login and are answered during the recovery, too."""
 
 from __future__ import annotations
 

@@ -87,9 +87,9 @@ def not_authorised(reason: str) -> HttpRefused:
 
 
 def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
-    """Return the refusal for an error of the broker, None for an unexpected one.
+    """Return the refusal for an error of the broker, or None for an unexpected one.
 
-    Under /api it is RabbitMQ's; elsewhere a missing permission is a 403, and a refusal of the broker a 409.
+    Errors without a status of their own are RabbitMQ's under /api; elsewhere, a missing permission is 403, others 409.
     """
     if isinstance(error, HttpRefused):
         return error

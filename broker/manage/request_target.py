@@ -1,4 +1,4 @@
-"""Parses the target of a request: the words between its slashes, and its query."""
+"""Parse the target of a request: the words between its slashes, and its query."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Samples of the broker's numbers, and rates of counters.
 
-The last hour of the broker's totals is always kept, that of a single object only while it is requested. Rates are
-measured between requests of the API: without requests, nothing is measured.
+The last hour of the broker's totals is always kept (see `History`), that of an object only while it is requested. Rates
+are measured between requests of the API: without requests, nothing is measured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Watched(NamedTuple):
 
 
 class Samples:
-    """Takes samples of all watched objects at an interval.
+    """Take samples of the totals and of all watched objects at an interval.
 
     Shapes: `totals` is the history of the whole broker; `rates` measures rates between requests of the API.
     Invariant: one sampling at a time; at most WATCHED_MAX objects have a history, the most recently requested ones.
@@ -68,7 +68,7 @@ class Samples:
         return int(self._wall() * 1000)
 
     def watch(self, sampled: Sampled) -> History:
-        """Return the history of an object, which begins now if it was not requested recently."""
+        """Return the history of an object; it begins now if it was not requested recently."""
         now_s = self._clock()
         watched = self._watched.get(sampled.key)
         if watched is None:
@@ -132,7 +132,7 @@ class Sampled:
 
 
 class Reading:
-    """The last two readings of an object's counters that are an interval apart, and when the counters last changed.
+    """Two readings of an object's counters, at least an interval apart, and when the counters last changed.
 
     Units: times are in seconds; `changed_s` is of the wall clock.
     """
@@ -154,10 +154,10 @@ class Reading:
 
 
 class RequestedRates:
-    """Measures rates of objects between requests.
+    """Measure rates of objects between requests.
 
     A rate is measured since a reading that is one to two intervals old if requests are that frequent, otherwise since
-    the last one. The first request gets no rates.
+    the last one. The first request does not get rates.
     Invariant: at most COUNTERS_MAX readings are kept, each for FORGET_S after its last request.
     """
 
@@ -174,7 +174,7 @@ class RequestedRates:
         return len(self._readings)
 
     def of(self, key: Hashable, counts: Sequence[int], counters: int) -> list[float] | None:
-        """Return the rates of an object's numbers, which are `counts` now; None if all rates are 0 or unknown.
+        """Return the rates of an object's numbers, now `counts`; None if all rates are 0 or unknown.
 
         The first `counters` of them fall only if another object has the key now; the others may fall.
         Units: per second.
@@ -194,13 +194,13 @@ class RequestedRates:
         return [round((count - earlier) / window_s, 2) for count, earlier in zip(counts, before, strict=True)]
 
     def idle_since(self, key: Hashable) -> dict[str, str]:
-        """Return the column with the time at which a reading last found changed counters; none without readings."""
+        """Return the column with the time at which a reading last found changed counters, or no column."""
         known = self._readings.get(key)
         at = None if known is None else datetime.fromtimestamp(known.changed_s, UTC)
         return {} if at is None else {"idle_since": at.isoformat(timespec="milliseconds")}
 
     def sweep(self, limit: int = SWEPT_AT_ONCE) -> None:
-        """Check up to `limit` readings, and drop those that were not requested recently. Cost: O(limit)."""
+        """Check up to `limit` readings, and drop old ones. Cost: O(limit); O(readings) at the start of a round."""
         now_s = self._clock()
         if not self._sweep:
             self._sweep = list(self._readings)

@@ -31,7 +31,7 @@ SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
 
 
 async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], crc: int) -> Response | None:
-    """Return the answer to a GET of a file with this checksum; None if it does not exist or was deleted.
+    """Return the answer to a GET of a file with this checksum; None if the file is gone and the client has no copy.
 
     Raises: HttpRefused (416); StoreFailed.
     """
@@ -57,10 +57,10 @@ async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], 
 
 
 def asked_bytes(headers: Mapping[str, str], size_bytes: int, etag: str) -> tuple[int, int] | None:
-    """Return the first requested byte and the one after the last, None for the whole file.
+    """Return the offset of the first requested byte and the offset after the last; None for the whole file.
 
-    Several ranges, another unit and an invalid header get the whole file, as RFC 9110 allows.
-    Raises: HttpRefused (416) for a range that begins after the end.
+    Several ranges, another unit, an invalid header and a changed file get the whole file, as in RFC 9110.
+    Raises: HttpRefused (416) for a range that begins after the last byte.
     """
     found = ONE_RANGE.fullmatch(headers.get("range", ""))
     if found is None or headers.get("if-range", etag) != etag:
@@ -111,7 +111,7 @@ async def seals(call: Call) -> Response:
     visible = _visible(call)
     view = call.broker.taps.view
     starts = view.starts.rows()
-    last = view.last_seal  # read first: slots sealed meanwhile may not be listed
+    last = view.last_seal  # read first: slots sealed in the meantime may not be listed
     rows: list[dict[str, Any]] = []
     at, more, complete = after, False, False
     while not (complete or more):
@@ -194,7 +194,7 @@ async def seal(call: Call) -> Response:
 
 
 async def set_cursor(call: Call) -> None:
-    """Create or advance a cursor."""
+    """Create or advance a cursor; `reset` also moves it back."""
     fields = await call.fields(("vhost", "tap", "seal", "incarnation", "reset"))
     vhost, tap = fields.text("vhost", "/"), fields.text("tap")
     if not fields.has("seal"):
@@ -209,7 +209,7 @@ async def set_cursor(call: Call) -> None:
 
 
 async def remove_cursor(call: Call) -> None:
-    """Remove a cursor; no more files are kept for it."""
+    """Remove a cursor; files are no longer kept for it."""
     query = call.query
     if "tap" not in query:
         raise bad_request("the parameter 'tap' is missing")
@@ -229,7 +229,7 @@ def tap_row(call: Call, vhost: str, tap: str) -> dict[str, Any]:
     raise not_found(f"no tap '{tap}' in vhost '{vhost}'")
 
 
-# -- snapshots: copies of a queue's messages in slot files, which are kept for some time ------------------------------
+# -- snapshots: copies of a queue's messages in slot files, until they expire or are removed --------------------------
 
 
 async def take(call: Call) -> Response:
@@ -274,7 +274,7 @@ def _snapshot(call: Call) -> Snapshot:
 
 
 def _check_queue(call: Call, vhost: str, queue: str, *, private: bool = False) -> None:
-    """Check that the caller may read a queue. A private one, which clients cannot read over AMQP, also requires a tag.
+    """Check that the caller may read a queue; a private one (see `is_private`) also requires Needs.MONITORING.
 
     Raises: ChannelError (403), HttpRefused.
     """

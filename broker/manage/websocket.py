@@ -56,7 +56,7 @@ class WebSocket(LingeringTransport):
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def begin(self, data: bytes) -> None:
-        """Serve the client, which has sent `data` after its request."""
+        """Serve the client; it has sent `data` after its request."""
         protocol: Any = self
         self._transport.set_protocol(protocol)
         self._client.connection_made(self)
@@ -115,7 +115,7 @@ class WebSocket(LingeringTransport):
         return self._client.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the session, and drop the reference to the broker's transport, which refers to this object."""
+        """End the session, and drop the reference to the broker's transport: that transport refers to this object."""
         self.forget()
         client, self._client = self._client, NOBODY
         client.connection_lost(error)

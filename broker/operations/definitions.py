@@ -49,7 +49,7 @@ async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[st
 
 
 async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, asker: Asker) -> dict[str, Any]:
-    """Import all definitions of a document or none, and empty the lists of the document."""
+    """Import all definitions of a document or none (refused ones may be skipped), and empty the document's lists."""
     administration, vhost = broker.administration, asked.vhost
     _check_vhost(broker, vhost)
     importing = DefinitionsImport(
@@ -66,7 +66,7 @@ async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, a
 
 
 async def export_definitions(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> dict[str, Any]:
-    """Return the definitions in force. The rows of exchanges, queues and bindings are generated as they are read."""
+    """Return the definitions of the broker or a vhost; rows of exchanges, queues and bindings are generated lazily."""
     administration, name = broker.administration, asked.vhost
     _check_vhost(broker, name)
     whole = administration.document()

@@ -15,7 +15,7 @@ QUEUE, EXCHANGE = "queue:", "exchange:"
 
 
 def queue_named(vhost: Vhost, name: str) -> Queue:
-    """Return a queue that an operator may fill and empty. Raises: OperationRefused."""
+    """Return a queue that an operator may fill and empty, with its newest policies. Raises: OperationRefused."""
     queue = vhost.queues.get(name)
     if queue is None:
         raise OperationRefused(f"no queue '{name}' in vhost '{vhost.name}'")
@@ -38,7 +38,7 @@ def destination_of(vhost: Vhost, text: str) -> tuple[Queue | Exchange, str | Non
 
     Names may contain colons: the whole text is tried first, then the shortest exchange name before a colon. The prefix
     `queue:` or `exchange:` allows only that kind.
-    Raises: OperationRefused when neither exists, or both do.
+    Raises: OperationRefused if neither exists, or both do; also for an internal queue or a key that is too long.
     """
     if text.startswith(QUEUE):
         return queue_named(vhost, text.removeprefix(QUEUE)), None

@@ -1,4 +1,4 @@
-"""Drains: clients settle their messages and receive no others, so that a deployment loses no work."""
+"""Drains: clients settle their messages and do not receive others, so that a deployment does not lose work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = get_logger()
 
 @parameters
 class Drain:
-    """The target of a drain: the connections of a name or the consumers of a queue, all clients without either."""
+    """The target of a drain: the connections of a name, or the consumers of a queue, or all clients by default."""
 
     connection: str | None = None
     queue: str | None = None
@@ -36,8 +36,8 @@ class Drain:
 async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
     """Let clients settle their messages, then cancel their consumers; close the connections unless a queue was named.
     Messages still unacked when the time is up are requeued. During the drain, nothing is delivered except replies that
-    clients wait for; clients that connect while all are being drained are drained, too. If the requester disconnects,
-    deliveries resume unless another drain is under way.
+    clients wait for; clients that connect with a drained name, or while all are being drained, are drained, too. If the
+    requester disconnects, deliveries resume unless another drain is under way.
     """
     if asked.queue is not None:
         if asked.connection is not None:
@@ -108,7 +108,7 @@ def _staying(consumers: Collection[Consumer]) -> list[Consumer]:
 
 
 async def _settled(unacked: Callable[[], int], timeout_s: int, asker: Asker) -> int:
-    """Wait until no message is unacked or the time is up, report the count, and return the number still unacked."""
+    """Wait until no message is unacked or the time is up, reporting the count. Return the number still unacked."""
     loop = asyncio.get_running_loop()
     begun = report_at = loop.time()
     while (count := unacked()) and loop.time() < begun + timeout_s:

@@ -38,7 +38,7 @@ class DeclareExchange:
 
 @parameters
 class DeleteExchange:
-    """The exchange to delete; with `if_unused`, only if it has no bindings."""
+    """The exchange to delete; with `if_unused`, only if it is not the source of a binding."""
 
     exchange: str
     vhost: str = "/"

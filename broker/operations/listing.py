@@ -69,7 +69,7 @@ MESSAGES_AT_ONCE: Final = 10_000  # measured between two turns of the loop
 
 @parameters
 class ListQueues(OfVhosts):
-    """The vhosts whose queues are listed, and the optional columns, which cost more: rates and bytes of messages."""
+    """The vhosts whose queues are listed, and the optional columns that cost more: rates and bytes of messages."""
 
     rates: bool = False
     bytes: bool = False
@@ -191,7 +191,7 @@ def queue_listed(vhost: Vhost, queue: Queue) -> Row:
 
 
 async def count_bytes(queue: Queue, limit: int | None = None) -> QueueBytes:
-    """Return the bytes of a queue's messages, of about the first `limit`. Cost: O(those messages), in slices."""
+    """Return the bytes of a queue's messages, up to the slot that reaches `limit`. Cost: O(messages), in slices."""
     counted = QueueBytes()
     slice_messages = 0
     for length in counted.count(queue):

@@ -1,4 +1,4 @@
-"""Publishes messages, and fetches or drops messages of queues for operators."""
+"""Publish messages, and fetch or drop messages of queues, for operators."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ from broker.slots.slot import Slot
 _log = get_logger()
 
 FETCH_MAX: Final = 1000
-FETCH_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
+FETCH_BYTES_MAX: Final = 32 << 20  # of headers and bodies in one answer
 PUBLISH_AT_ONCE: Final = 100  # messages between two turns of the loop
 DROPPED_AT_ONCE: Final = 500  # messages between two turns of the loop
 DROPPED_AT_ONCE_BYTES: Final = 8 << 20
 
 
 class Fetched(NamedTuple):
-    """A fetched message, which is unacked until it is settled or requeued."""
+    """A fetched message; it is unacked until it is settled or requeued."""
 
     level: Level
     slot: Slot
@@ -53,8 +53,8 @@ class Fetched(NamedTuple):
 
 
 async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetched: list[Fetched]) -> None:
-    """Append up to `count` ready messages of a queue, of up to `bytes_max` bytes, to `fetched`; they are then unacked.
-    Expired messages are skipped. Raises: as `load`.
+    """Append ready messages of a queue to `fetched` until it has `count`, or the new ones reach `bytes_max` bytes; they
+    are then unacked. Expired messages are skipped. Raises: as `load`.
     """
     walk = Walk(queue)
     remaining_bytes = bytes_max
@@ -101,7 +101,7 @@ def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Level, Slot], list[int]]:
 
 async def drop(engine: Engine, queue: Queue, limit: int) -> int:
     """Drop up to `limit` ready messages from the head of a queue, and return their number; expired messages do not
-    count. Consumers continue to receive messages meanwhile. Raises: as `fetch`.
+    count. In the meantime, consumers continue to receive messages. Raises: as `fetch`.
     """
     dropped = 0
     while dropped < limit:
@@ -144,9 +144,9 @@ def _may_publish(broker: OperatedBroker, user: User, asked: Publish) -> None:
 
 
 async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[str, Any]:
-    """Publish messages to a queue or through an exchange. An alarm blocks an operator like any publisher."""
+    """Publish messages to a queue or through an exchange. They are refused while an alarm blocks publishers."""
     vhost = broker.vhost(asked.vhost)
-    committer = broker.engine(vhost).committer  # the vhost may be deleted meanwhile
+    committer = broker.engine(vhost).committer  # the vhost may be deleted in the meantime
     destination, key = destination_of(vhost, asked.to)
     properties, check = asked.properties, asker.check_publish(vhost)
     bodies = [body_of(text) for text in asked.bodies]
@@ -195,7 +195,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
 
 
 async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int]:
-    """Send messages of a queue to the client, and settle those that it accepts; requeue the others, or all if asked."""
+    """Send messages of a queue to the client; settle all if it accepts them and `requeue` is off, else requeue all."""
     vhost = broker.vhost(asked.vhost)
     queue, engine = queue_named(vhost, asked.queue), broker.engine(vhost)
     fetched: list[Fetched] = []
@@ -218,7 +218,7 @@ async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int
 
 
 def size_of(fetched: Fetched) -> int:
-    """Return the bytes of a message."""
+    """Return the bytes of a message: header and body."""
     return len(fetched.message.header) + len(fetched.message.body)
 
 

@@ -1,4 +1,4 @@
-"""Moves messages from one queue to others, and dead letters back to the queues where they died."""
+"""Move messages from one queue to others, and dead letters back to the queues where they died."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ INTO: Final = ("queue", "exchange")
 
 
 async def carry_out(engine: Engine, move: Move, before_step: Callable[[MoveTally], str]) -> str:
-    """Run a move, and return why it ended early or an empty string, once its effects are on disk.
+    """Run a move. Once its effects are on disk, return why it ended early, or an empty string.
 
     Shapes: `before_step` is called when the previous step is on disk; it returns a reason to end the move, or an empty
         string.
-    Raises: StoreFailed when the broker has failed, or the vhost is offline; BrokerError without a cluster's database.
+    Raises: StoreFailed when the broker has failed, or the vhost is offline; other BrokerErrors, in a cluster.
     """
     committer, log, tally = engine.committer, engine.store.log, move.tally
     messages = engine.messages(move.source)
@@ -73,7 +73,7 @@ class RequeueDeadLetters(OfQueue):
 
 
 def _may_move(broker: OperatedBroker, user: User, asked: MoveMessages) -> None:
-    """Check the destination now; `Asker.check_publish` checks the keys of the messages one by one."""
+    """Check the source and the destination; `Asker.check_publish` checks the keys of the messages one by one."""
     vhost = broker.vhost(asked.vhost)
     broker.permissions.check(user, vhost.queue_resource(asked.queue), "read")
     check_destination(broker, user, vhost, asked.to)
@@ -124,7 +124,7 @@ async def requeue_dead_letters(broker: OperatedBroker, asked: RequeueDeadLetters
 async def _run(
     broker: OperatedBroker, asker: Asker, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]
 ) -> dict[str, Any]:
-    """Run a move; a full disk ends it, because it writes the messages again."""
+    """Run a move; the disk alarm ends it, because it writes the messages again."""
     source, vhost = move.source, move.vhost
     await count_all([source])
     total = source.counts()[0]

@@ -42,10 +42,10 @@ class OperatedBroker:
     """The parts of a broker, and functions of the server.
 
     Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` returns
-        the output of `slotmq status`, with the active alarms; `cluster` is None for a standalone broker; `ask_nodes`
-        requests the rows of clients from the other nodes; `zmq` returns a row for each ØMQ bridge; `reload` reads the
-        settings again, `shown_settings` returns those in force without secrets; `ask_to_stop` begins to stop the broker
-        and reports the steps that it waits for.
+        the process's part of `slotmq status`, with the active alarms; `cluster` and `ask_nodes` are None for a
+        standalone broker; `ask_nodes` requests unacked messages from the other nodes; `zmq` returns a row for each ØMQ
+        bridge; `reload` reads the settings again, `shown_settings` returns those in force without secrets;
+        `ask_to_stop` begins to stop the broker and reports the steps that it waits for.
     """
 
     administration: Administration

@@ -22,10 +22,10 @@ P = TypeVar("P")
 class Operation(Generic[P]):
     """An operation of the control socket and of HTTP.
 
-    Shapes: `right` raises ChannelError (403) unless a user's permissions allow the operation; None if it neither shows
-        nor changes messages. HTTP also requires `tag`. The socket requires neither: only the broker's own system user
-        can open it. A node of a cluster refuses an operation that `asks_database` while the database is unreachable,
-        and always one with a reason `not_in_cluster`.
+    Shapes: `right` raises ChannelError (403) unless a user's permissions allow the operation; None if the tag suffices.
+        POST /v1/control also requires `tag`, and other routes their own tags. The socket requires neither: only the
+        broker's own system user can open it. A node of a cluster refuses an operation that `asks_database` while the
+        database is unreachable, and always one with a reason `not_in_cluster`.
     """
 
     run: Callable[[OperatedBroker, P, Asker], Any]
@@ -54,7 +54,7 @@ def verb_of(broker: OperatedBroker, operation: Operation[Any]) -> Verb:
 
 
 def refusing(verb: Verb) -> Verb:
-    """Return the verb with OperationRefused, whose text is one line, for every refusal and error of the store."""
+    """Return a verb that raises OperationRefused with the text of each refusal or error of the store."""
 
     async def answer(request: Request) -> Any:
         try:

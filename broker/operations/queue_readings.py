@@ -112,9 +112,9 @@ class QueueCounters(NamedTuple):
 
 
 class QueueRates:
-    """Measures rates of queues, from the reading of the previous request to one now.
+    """Measure rates of queues, from the reading of the previous request to one at least half a second later.
 
-    If there was no request for a minute, or a queue is new, a request waits half a second between two readings.
+    If there was no request for a minute, or a queue is new, a request takes two readings.
     """
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ class HeadTimes:
         self._on_disk: dict[Level, HeadTime] = {}
 
     async def oldest_ms(self, queue: Queue) -> int | None:
-        """Return when the oldest ready message arrived; None without one on this node, or if it cannot be read.
+        """Return when the oldest ready message arrived, or None if this node has none or cannot read it.
 
         Cost: O(levels), and one read for each message on disk that was not read before.
         """

@@ -1,4 +1,4 @@
-"""Operations on queues, which are refused as for clients: declare, delete, purge, pause, peek and others."""
+"""Operations on queues, under the rules for clients, but also on exclusive queues: declare, purge, peek and others."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _log = get_logger()
 
 PEEK_MAX: Final = 1000
 PEEK_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
-SLOT_ROWS_MAX: Final = 10_000  # slots in one answer, which also has their total number
+SLOT_ROWS_MAX: Final = 10_000  # slots in one answer; it also has their total number
 
 
 @parameters
@@ -89,7 +89,7 @@ def check_arguments(arguments: dict[str, Any]) -> None:
 def check_declare(
     broker: OperatedBroker, user: User, resource: Resource, arguments: dict[str, Any], *, is_new: bool
 ) -> None:
-    """Check that a user may declare a queue or an exchange. Raises: ChannelError (403)."""
+    """Check that a user may declare a queue or an exchange. Raises: ChannelError (403), OperationRefused."""
     broker.permissions.check(user, resource, "configure")
     if is_new:
         check_arguments(arguments)
@@ -120,7 +120,7 @@ async def declare_queue(broker: OperatedBroker, asked: DeclareQueue, _asker: Ask
 
 
 async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker) -> dict[str, int]:
-    """Delete a queue, and return how many messages it had."""
+    """Delete a queue, and return how many ready messages it had."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     count = 0
 
@@ -193,7 +193,7 @@ async def resume_queue(broker: OperatedBroker, asked: OfQueue, _asker: Asker) ->
 
 
 async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[str, Any]]:
-    """Return the next messages of a queue, which stay ready."""
+    """Return the next messages of a queue; they stay ready."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     body_bytes = min(asked.body_bytes, PEEK_BYTES_MAX // asked.count)
     found = await broker.engine(vhost).messages(queue).peek(asked.count)
@@ -201,7 +201,7 @@ async def peek(broker: OperatedBroker, asked: Peek, _asker: Asker) -> list[dict[
 
 
 def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, Any]:
-    """Return the slots of a queue, beginning with the highest level."""
+    """Return up to `SLOT_ROWS_MAX` slots of a queue, beginning with the highest level."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     rows = (slot_row(level, slot) for level in reversed(queue.all_levels) for slot in level.manager.slots.values())
     return {

@@ -11,7 +11,7 @@ from broker.core.moving.placement import CheckPublish, permit_all
 from broker.core.vhost import Vhost
 
 ROWS_AT_ONCE: Final = 100  # rows of a long list that are made or encoded between two turns of the loop
-LARGEST: Final = 1 << 53  # not every JSON reader has larger integers
+LARGEST: Final = 1 << 53  # not every JSON reader supports larger integers
 
 
 class OperationRefused(Exception):
@@ -23,10 +23,10 @@ class PartMissing(OperationRefused):
 
 
 class Asker:
-    """The requester of an operation. This class stands for the broker itself, which may do everything."""
+    """The requester of an operation. This class stands for the broker itself: it may do everything."""
 
     user_name = ""
-    """The name of the user who has logged in; empty for the broker itself and for the command line."""
+    """The name of the user who has logged in; empty for the broker itself and for the control socket."""
 
     def check_publish(self, vhost: Vhost) -> CheckPublish:
         """Return a check that raises ChannelError for publishes that the asker may not make in a vhost."""
@@ -51,7 +51,7 @@ class Asker:
 
 
 class Request:
-    """The arguments of one request. Raises: OperationRefused, which names the argument, if it has the wrong type."""
+    """The arguments of one request. Raises: OperationRefused, naming the argument, for a wrong type or range."""
 
     def __init__(self, fields: Mapping[str, Any], asker: Asker | None = None) -> None:
         self._fields = fields
@@ -62,11 +62,11 @@ class Request:
         return self._fields.get(name) is not None
 
     def value(self, name: str, default: Any = None) -> Any:
-        """Return an argument of any type, or the default without one."""
+        """Return an argument of any type, or the default if it is missing."""
         return self._fields.get(name, default)
 
     def text(self, name: str, default: Any = MISSING) -> str:
-        """Return a string, or the default without one."""
+        """Return a string, or the default if it is missing or null."""
         value = self._fields.get(name)
         if value is None and default is not MISSING:
             return str(default)
@@ -75,7 +75,7 @@ class Request:
         return value
 
     def optional(self, name: str) -> str | None:
-        """Return a string, or None without one."""
+        """Return a string, or None if it is missing or null."""
         return None if self._fields.get(name) is None else self.text(name)
 
     def integer(self, name: str, default: int, low: int = 0, high: int = LARGEST) -> int:
@@ -107,7 +107,7 @@ class Request:
 
 
 Verb = Callable[[Request], Any]
-"""Carries out one request and returns a JSON value or an awaitable of one. Raises: OperationRefused."""
+"""Carry out one request, and return a JSON value or an awaitable of one. Raises: OperationRefused."""
 
 P = TypeVar("P")
 

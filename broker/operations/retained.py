@@ -45,7 +45,7 @@ class ListRetained(OfRetained):
 
 
 async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Asker) -> dict[str, Any]:
-    """Return the retained messages that match a filter, by topic, and the number and bytes of all in the vhost."""
+    """Return up to `limit` messages that match a filter, by topic, and the number and bytes of all in the vhost."""
     vhost = broker.vhost(asked.vhost)
     retainer = _retainer(vhost)
     keys = await _matching(retainer, asked.filter, asked.limit + 1)
@@ -65,7 +65,7 @@ async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Ask
 
 
 async def delete_retained(broker: OperatedBroker, asked: OfRetained, _asker: Asker) -> dict[str, int]:
-    """Delete the retained messages that match a filter, and return their number; new ones may be retained meanwhile."""
+    """Delete the retained messages that match a filter, and return their number; newer ones may remain."""
     vhost = broker.vhost(asked.vhost)
     retainer, committer = _retainer(vhost), broker.engine(vhost).committer
     keys = await _matching(retainer, asked.filter, None)
@@ -83,7 +83,7 @@ def _retainer(vhost: Vhost) -> Retainer:
 
 
 async def _matching(retainer: Retainer, topic_filter: str, limit: int | None) -> list[str]:
-    """Return the keys that match a filter. Raises: ValueError for an invalid filter."""
+    """Return up to `limit` keys that match a filter. Raises: ValueError for an invalid filter."""
     keys: list[str] = []
     for visits, key in enumerate(retainer.find(topic_filter), 1):
         if key is not None:

@@ -87,7 +87,7 @@ def queue_lengths(queue: Queue) -> Row:
 
 
 def queue_delays(vhost: Vhost, queue: Queue) -> Row:
-    """Return when the held messages of a queue are due, in ms since 1970, and its delayed retry."""
+    """Return when the next and the last delayed message of a queue are due, in ms since 1970, and its delayed retry."""
     holding, retry, ahead_ms = vhost.delays.of(queue), queue.rules.retry, vhost.ports.clock.ahead_ms
     moments = (None, None) if holding is None else (holding.next_ms, holding.last_ms)
     next_at, last_at = [None if at_ms is None else at_ms - ahead_ms for at_ms in moments]
@@ -96,7 +96,7 @@ def queue_delays(vhost: Vhost, queue: Queue) -> Row:
 
 
 def active_tag(queue: Queue) -> str | None:
-    """Return the tag of the single active consumer, None for a queue that delivers to all."""
+    """Return the tag of the single active consumer, or None if the queue has none."""
     active = queue.consumers.active
     return None if active is None else active.tag
 
@@ -110,7 +110,7 @@ def slot_count(queue: Queue) -> int:
 
 
 def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
-    """Return the row of an exchange without statistics."""
+    """Return the row of an exchange without `message_stats`."""
     row = {
         "arguments": json_table(exchange.arguments),
         "auto_delete": exchange.auto_delete,
@@ -142,13 +142,13 @@ def binding_row(ends: BindingEnds, properties_key: str = "") -> Row:
 
 
 def bindings_of(vhost: Vhost) -> Iterator[BindingEnds]:
-    """Yield the bindings of a vhost. A binding that changes meanwhile may or may not be among them."""
+    """Yield the bindings of a vhost. A binding that changes in the meantime may or may not be among them."""
     for exchange in list(vhost.exchanges.values()):
         yield from bindings_from(vhost, exchange)
 
 
 def bindings_from(vhost: Vhost, source: Exchange) -> Iterator[BindingEnds]:
-    """Yield the bindings from an exchange; every queue that clients may use is bound to the default exchange."""
+    """Yield the bindings from an exchange; from the default exchange, one to each queue that clients may use."""
     if source.name == "":
         for queue in list(vhost.queues.values()):
             yield from default_binding(vhost, queue)
@@ -164,7 +164,7 @@ def bundled_bindings(vhost: Vhost, bundle: Bundle[Exchange]) -> Iterator[Binding
 
 
 def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[BindingEnds]:
-    """Yield the binding of a queue to the default exchange; queues of taps and of the overlay have none."""
+    """Yield the binding of a queue to the default exchange; nothing for exchanges, taps and queues of the overlay."""
     if isinstance(destination, Queue) and not (destination.is_tap or destination.is_overlay):
         yield vhost, "", destination, destination.name, {}
 
@@ -173,7 +173,7 @@ def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[Bin
 
 
 def user_row(users: Users, user: User) -> Row:
-    """Return the row of a user, without the plain password of a user of the settings."""
+    """Return the row of a user, without a plain password."""
     return {**user_fields(user.to_json()), "of_settings": users.is_configured(user.name)}
 
 
@@ -181,17 +181,17 @@ def user_row(users: Users, user: User) -> Row:
 
 
 def user_name(session: SessionOfConnection) -> str:
-    """Return the name of a connection's user, empty before the login."""
+    """Return the name of a connection's user, or an empty string before the login."""
     return "" if session.user is None else session.user.name
 
 
 def vhost_name(session: SessionOfConnection) -> str:
-    """Return the name of a connection's vhost, empty before it is opened."""
+    """Return the name of a connection's vhost, or an empty string before it is opened."""
     return "" if session.vhost is None else session.vhost.name
 
 
 def connection_name(session: SessionOfConnection) -> str | None:
-    """Return the name that the client gave to a connection."""
+    """Return the name that the client gave to a connection, or None."""
     name = session.connection.client_properties.get("connection_name")
     return name if isinstance(name, str) else None
 
@@ -329,7 +329,7 @@ def message_row(message: Peeked, body_max_bytes: int) -> dict[str, Any]:
 
 
 def body_fields(content: bytes, max_bytes: int) -> dict[str, Any]:
-    """Return the fields of a body, of which up to `max_bytes` are shown."""
+    """Return the fields of a body, showing up to `max_bytes` of it."""
     shown = content[:max_bytes]
     try:
         body, encoding = _text(shown, complete=len(shown) == len(content)), "utf-8"
@@ -354,7 +354,7 @@ def _text(shown: bytes, *, complete: bool) -> str:
 
 
 def properties_row(header: bytes) -> dict[str, Any]:
-    """Return the properties that a content header has."""
+    """Return the properties in a content header that are not empty."""
     decoded = decode_properties(header)
     found = {name: getattr(decoded, name, None) for name in PROPERTIES}
     return json_table({name: value for name, value in found.items() if value not in (None, "")})

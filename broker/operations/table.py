@@ -1,4 +1,4 @@
-"""The table of all operations, which are also verbs of the control socket."""
+"""The table of all operations; each is also a verb of the control socket."""
 
 from __future__ import annotations
 

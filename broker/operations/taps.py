@@ -16,7 +16,7 @@ from broker.taps.tap_listing import cursor_rows
 
 @parameters
 class AddTap:
-    """A new tap of an exchange; without caps of its own it has those of the settings."""
+    """A new tap of an exchange; the settings define the caps that are None."""
 
     vhost: str = "/"
     exchange: str
@@ -29,7 +29,7 @@ class AddTap:
 
 @parameters
 class RemoveTap:
-    """The tap to remove; `drop` removes its files, too."""
+    """The tap to remove; `drop` removes its slot files and cursors, too."""
 
     name: str
     vhost: str = "/"
@@ -69,7 +69,7 @@ class Cursor:
 
 @parameters
 class SetCursor(Cursor):
-    """The new position of a cursor; `user` becomes its owner."""
+    """The new position of a cursor; `user`, unless None, becomes its owner."""
 
     seal: Annotated[int | None, Range()] = None
     incarnation: str | None = None
@@ -105,7 +105,7 @@ def tap_read(broker: OperatedBroker, asked: ReadTaps, _asker: Asker) -> None:
 
 
 async def snapshot(broker: OperatedBroker, asked: OfQueue, asker: Asker) -> dict[str, Any]:
-    """Copy the messages of a queue into slot files that exist for `taps.snapshot_ms`."""
+    """Copy the messages of a queue into slot files that exist for `taps.snapshot_ms`, or until they are removed."""
     return await broker.taps.snapshots.take(asked.vhost, asked.queue, asker.user_name)
 
 

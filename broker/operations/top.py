@@ -1,4 +1,4 @@
-"""`top`: the first queues by rate, length, age or name, and the totals of the broker."""
+"""`top`: the first queues by rate, length, age or name, and the totals of all queues that match."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TOTALS: Final = ("publish", "deliver", "ack", "ready", "unacked", "consumers")
 
 @parameters
 class Top:
-    """The queues to show and their order. Shapes: `filter` is a part of their names."""
+    """The queues to show and their order. Shapes: `filter` is a part of their names, ignoring case."""
 
     by: str = SORTED_BY[0]
     filter: str = ""
@@ -35,7 +35,7 @@ class Top:
 
 
 async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, Any]:
-    """Return the first queues by rate, length, age or name, and the totals of the broker."""
+    """Return the first queues by rate, length, age or name, and the totals of all queues that match."""
     by, heads, administration = asked.by, broker.heads, broker.administration
     if by not in SORTED_BY:
         raise OperationRefused(f"'by' should be one of {', '.join(SORTED_BY)}")
@@ -49,7 +49,7 @@ async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, An
         rows.append(TopRow(vhost, queue, rates.get((vhost.name, queue.number), NO_RATES)))
         if by == "age":
             await rows[-1].find_age(heads)
-    totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # the loop serves others meanwhile
+    totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # the loop does not wait
     page = rows[asked.offset : asked.offset + asked.limit]
     for row in page:
         await row.find_age(heads)
@@ -76,7 +76,7 @@ def _arrange(rows: list[TopRow], by: str, *, reverse: bool) -> dict[str, float]:
 
 
 class TopRow:
-    """The row of a queue. Units: `age` is in seconds, None without a ready message on this node."""
+    """The row of a queue. Units: `age` is in seconds, or None if no ready message on this node can be read."""
 
     def __init__(self, vhost: Vhost, queue: Queue, rates: Rates) -> None:
         lengths = queue_lengths(queue)

@@ -1,4 +1,4 @@
-"""The firehose: switched on and off per vhost, and traced live by clients."""
+"""Operations on the firehose: switch it on and off per vhost, and trace messages live."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20
 ROWS_AT_ONCE: Final = 20
 BYTES_AT_ONCE: Final = 64 << 10  # of bodies between two turns of the loop
-TRACES_MAX: Final = 8  # each uses one of the connections of the control socket
+TRACES_MAX: Final = 8  # each uses a connection of the control socket, or a command over HTTP
 GLOB_MAX: Final = 255
 CHECK_S: Final = 1.0  # after which an idle trace checks that its vhost still exists
 
@@ -88,7 +88,7 @@ async def trace(broker: OperatedBroker, asked: Trace, asker: Asker) -> None:
 class TraceWatch:
     """Buffer the messages of a trace for its client.
 
-    Invariant: the buffer is bounded in messages and bytes; `dropped` counts the messages that did not fit.
+    Invariant: messages and bytes are bounded, except that one message always fits; `dropped` counts those that did not.
     """
 
     def __init__(self, clock: Clock, asked: Trace) -> None:
@@ -125,7 +125,7 @@ class TraceWatch:
         return dropped
 
     async def rows(self) -> list[dict[str, Any]]:
-        """Return the next messages, none if there are none within `CHECK_S`."""
+        """Return the next messages, or an empty list if none arrives within `CHECK_S`."""
         try:
             async with asyncio.timeout(CHECK_S):
                 await self._ready.wait()
@@ -174,7 +174,7 @@ class TraceWatch:
 
 
 def _glob(text: str | None) -> Pattern[str] | None:
-    """Return the regular expression of a glob, None without one. Raises: ValueError."""
+    """Return the regular expression of a glob, or None if there is no glob. Raises: ValueError."""
     if text is None:
         return None
     if len(text) > GLOB_MAX:

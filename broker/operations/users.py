@@ -142,7 +142,7 @@ async def delete_user(broker: OperatedBroker, asked: Named, _asker: Asker) -> No
 
 
 async def delete_users(administration: Administration, names: Iterable[str]) -> None:
-    """Delete all of several users, or none."""
+    """Delete several users, or none if one of them cannot be deleted."""
     names = list(dict.fromkeys(names))
 
     def change(draft: Draft) -> None:

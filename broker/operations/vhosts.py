@@ -114,7 +114,7 @@ def _add(administration: Administration, draft: Draft, name: str, facts: Mapping
 async def delete_vhost(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
     """Delete a vhost from the definitions, then close its connections and its store, and remove its files.
 
-    In this order, a vhost whose deletion a crash interrupts does not reappear. Raises: VhostProtected.
+    In this order, a vhost does not reappear if a crash interrupts its deletion. Raises: VhostProtected.
     """
     administration, name = broker.administration, asked.name
 
@@ -196,7 +196,7 @@ async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Aske
 async def set_parameter(administration: Administration, vhost: str, component: str, name: str, value: Any) -> bool:
     """Set a parameter of a vhost, and return whether it is new.
 
-    Parameters of components that the broker does not use are stored and exported; a warning is logged.
+    Parameters that the broker does not use are stored and exported, with a warning. Raises: ValueError for policies.
     """
     if component in POLICIES:
         raise ValueError("policies may not be set using this method")
@@ -238,7 +238,7 @@ async def set_global_parameter(administration: Administration, name: str, value:
 
 
 async def clear_global_parameter(administration: Administration, name: str) -> None:
-    """Remove a parameter of the broker."""
+    """Remove a parameter of the broker. Raises: ValueError if it does not exist."""
 
     def change(draft: Draft) -> None:
         if draft.global_parameters.pop(name, None) is None:

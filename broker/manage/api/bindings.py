@@ -31,7 +31,7 @@ from broker.operations.rows import (
 from broker.routing.exchange import Exchange
 
 BETWEEN: Final = "/api/bindings/{vhost}/e/{exchange}"
-DEFAULT_EXCHANGE: Final = "amq.default"  # its name in paths, which cannot contain an empty word
+DEFAULT_EXCHANGE: Final = "amq.default"  # its name in paths, because a path cannot contain an empty word
 
 
 def exchange_named(vhost: Vhost, name: str) -> Exchange:
@@ -43,7 +43,7 @@ def exchange_named(vhost: Vhost, name: str) -> Exchange:
 
 
 def ends_of(call: Call) -> tuple[Vhost, Exchange, Any]:
-    """Return the vhost, the source and the destination that the path names. Raises: HttpRefused 404, 401."""
+    """Return the vhost, the source and the destination that the path names. Raises: HttpRefused 404, 401, 503."""
     vhost = call.vhost()
     return vhost, exchange_named(vhost, call.words["exchange"]), _destination(call, vhost, "destination")
 
@@ -59,9 +59,9 @@ def _destination(call: Call, vhost: Vhost, exchange: str) -> Any:
 
 
 def binding_of(call: Call) -> tuple[Vhost, Exchange, Any, BindingEnds]:
-    """Return the vhost, both ends and the binding that the path names. Raises: HttpRefused 404, 401.
+    """Return the vhost, both ends and the binding that the path names. Raises: HttpRefused 404, 401, 503.
 
-    The path has the properties key quoted, as rabbitmqadmin sends it, or as it is.
+    The path contains the properties key quoted, as rabbitmqadmin sends it, or as it is.
     """
     vhost, source, destination = ends_of(call)
     wanted = call.words["properties"]
@@ -150,7 +150,7 @@ def properties_key(key: str, arguments: Mapping[str, Any]) -> str:
 
 
 async def bind(call: Call, *, kind: Any) -> Response:
-    """Bind a queue or an exchange; an equal binding may exist."""
+    """Bind a queue or an exchange; the answer is the same if an equal binding exists."""
     vhost, fields = call.vhost(), await call.fields()
     key, arguments = fields.text("routing_key", ""), fields.arguments("arguments")
     async with acting(call, vhost.name) as client:

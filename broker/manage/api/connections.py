@@ -88,7 +88,7 @@ def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
 
 
 async def close(call: Call) -> None:
-    """Close a connection, or all of a user, even if there are none; the header X-Reason has the reason.
+    """Close a connection, or all of a user, even if there are none; the header X-Reason may contain the reason.
 
     Users may close their own connections, administrators all. Raises: HttpRefused, with all connections left open.
     """

@@ -1,4 +1,4 @@
-"""Destinations of dead letters: the queues that dead letters can reach, and queues whose dead letters are lost."""
+"""Destinations of dead letters: the queues that they can reach, and the targets from which no queue is known."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ SOURCES_SHOWN: Final = 20
 REACHED_MAX: Final = 200  # queues for one exchange and key
 
 Target = tuple[str, str | None]
-"""The exchange and routing key to which dead letters are published; None for each message's own key."""
+"""The exchange and routing key to which dead letters are published; the key is None for each message's own."""
 Sources = dict[Target, list[str]]
 
 
 async def dead_letters(call: Call) -> Response:
-    """List the queues that dead letters can reach, and the targets from which they reach no queue."""
+    """List the queues that dead letters can reach, and the targets from which no queue is known."""
     found = []
     for vhost in visible_vhosts(call):
         sources = await _sources(vhost)
@@ -48,7 +48,7 @@ async def _sources(vhost: Vhost) -> Sources:
 
 
 async def _reached(vhost: Vhost, sources: Iterable[Target]) -> dict[str | None, list[Target]]:
-    """Group targets by the queue that dead letters can reach from them, None if they reach none."""
+    """Group targets by the queue that dead letters can reach from them, or None if no queue is known."""
     reached: dict[str | None, list[Target]] = {None: []}
     async for target in in_slices(sources, 1):
         queues = list(_queues(vhost, *target))
@@ -60,14 +60,14 @@ async def _reached(vhost: Vhost, sources: Iterable[Target]) -> dict[str | None, 
 
 
 def _rows(vhost: Vhost, sources: Sources, reached: dict[str | None, list[Target]]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each queue that dead letters can reach, then one for each target that reaches no queue.
+    """Yield a row for each queue that dead letters can reach, then one for each other target.
 
-    Shapes: the field `sources` has some of the queues that dead-letter to it, `source_count` their number.
+    Shapes: the field `sources` names some of the queues that dead-letter to it, `source_count` is their number.
     """
     lost = reached.pop(None)
     for name in sorted(filter(None, reached)):
         queue = vhost.queues.get(name)
-        if queue is not None:  # it was not deleted meanwhile
+        if queue is not None:  # it was not deleted in the meantime
             yield _reached_row(vhost.name, queue, [sources[target] for target in reached[name]])
     for target in lost:
         yield _lost_row(vhost, target, sources[target])

@@ -33,9 +33,9 @@ async def export(call: Call) -> Response:
 
 
 async def import_definitions(call: Call) -> Response:
-    """Import all definitions of a document, or none. The body is the document, or a form with it as a file.
+    """Import all definitions of a document (the body, or a file in a form) or none; `skip_refused` skips refused ones.
 
-    Answer 204, or with `outcome=true` the created and skipped entries.
+    Answer 204, or with `outcome=true` the counts by outcome and the skipped entries.
     """
     vhost, body = _of_vhost(call), await call.body()
     if call.request.headers.get("content-type", "").startswith(FORM):

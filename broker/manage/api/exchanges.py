@@ -29,7 +29,7 @@ BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "t
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 ENCODINGS: Final = ("string", "base64")
 PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag, name, _kind in KINDS}
-"""The properties of a message: their names in the API and in pamqp."""
+"""The names of the properties of a message: in the API, then in pamqp."""
 
 _log = get_logger()
 

@@ -1,4 +1,4 @@
-"""Health checks, each of which answers 200, or 503 with a reason. Source: RabbitMQ's /api/health/checks."""
+"""Health checks: each answers 200, or 503 with a reason. Source: RabbitMQ's /api/health/checks."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ HEADERS: Final = {"X-Accel-Buffering": "no"}  # otherwise a proxy would buffer t
 async def open_stream(call: Call) -> Response:
     """Stream the values of topics as they change: "overview", and "queue/VHOST/QUEUE" with quoted names.
 
-    Raises: HttpRefused: 503 if there are too many streams, and no user has more than this one.
+    Raises: HttpRefused: 503 if there are too many streams, and no user has more than this one; 400 or 401 for a topic.
     """
     names = list(dict.fromkeys(call.query.get("topics", OVERVIEW).split(",")))
     if len(names) > TOPICS_MAX:
@@ -93,7 +93,7 @@ def topic_of(name: str, call: Call) -> Topic:
 
 
 class LiveOverview:
-    """Reads the totals for one stream: of the broker, or of the vhosts that the caller sees."""
+    """Read the totals for one stream: of the broker, or of the vhosts that the caller sees."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -102,7 +102,7 @@ class LiveOverview:
         self._began_ms = call.broker.samples.now_ms - int(call.broker.facts()["uptime_s"] * 1000)
 
     async def read(self) -> dict[str, Any] | None:
-        """Return the totals of the newest sample, None if they were returned before. Cost: at most O(queues)."""
+        """Return the totals at the newest sample, or None if it is not new. Cost: at most O(connections + queues)."""
         call, samples = self._call, self._call.broker.samples
         if not len(samples.totals):
             samples.tick()  # the broker has just started; the next poll finds a sample
@@ -155,7 +155,7 @@ class LiveOverview:
 def rates_between(
     names: Sequence[str], before: Sequence[int] | None, after: Sequence[int], window_ms: int
 ) -> dict[str, float | None]:
-    """Return the rates of counters between two readings, None for each without a first one. Units: per second."""
+    """Return the rates of counters between two readings; each is None without a first one. Units: per second."""
     if before is None:
         return dict.fromkeys(names)
     pairs = zip(names, before, after, strict=False)
@@ -167,10 +167,10 @@ def _rate(before: int, after: int, window_ms: int) -> float | None:
 
 
 class LiveQueue:
-    """Reads a queue for one stream. The queue may be deleted and declared again meanwhile."""
+    """Read a queue for one stream. Between two reads, the queue may be deleted and declared again."""
 
     def __init__(self, call: Call, vhost: str, name: str) -> None:
-        """Read a queue. Raises: HttpRefused (401) for a vhost that the caller does not see."""
+        """Check the vhost. Raises: HttpRefused (401) if the caller does not see it."""
         if not call.sees_vhost(vhost):
             raise not_authorised("User not authorised to access virtual host")
         self._call = call
@@ -181,7 +181,7 @@ class LiveQueue:
         self._before_ms = 0
 
     async def read(self) -> dict[str, Any]:
-        """Return the numbers of the queue; {"gone": true} if it does not exist. Cost: O(levels)."""
+        """Return the numbers of the queue; {"gone": true} if it does not exist for the caller. Cost: O(levels)."""
         vhost = self._call.broker.administration.vhosts.get(self._vhost)
         queue = None if vhost is None else vhost.queues.get(self._name)
         if queue is None or not self._call.sees_vhost(self._vhost):
@@ -202,12 +202,12 @@ async def of_broker(call: Call) -> Response:
 
 
 async def of_queue(call: Call) -> Response:
-    """Answer with the history of a queue, which begins with the first request."""
+    """Answer with the history of a queue; it begins with the first request."""
     return history_answer(call.broker.samples.watch(sampled_queue(*queue_of(call))))
 
 
 def history_answer(history: History) -> Response:
-    """Answer with an object of lists: `at` has the times, the other names the rates or lengths at these."""
+    """Answer with an object of lists: `at` lists the times, the other names list the rates or lengths at these."""
     return PieceResponse(_lists(history), media_type=JSON)
 
 

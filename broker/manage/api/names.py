@@ -21,7 +21,7 @@ ENABLED_PLUGINS: Final = (
     "rabbitmq_random_exchange",
     "rabbitmq_recent_history_exchange",
 )
-"""RabbitMQ's plugins whose features this broker has."""
+"""RabbitMQ's plugins whose features this broker always has."""
 
 _TYPES: Final = {
     "direct": "AMQP direct exchange, as per the AMQP specification",

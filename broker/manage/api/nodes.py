@@ -31,7 +31,7 @@ ALWAYS_ZERO: Final = (
     *("mnesia_disk_tx_count", "mnesia_ram_tx_count", "msg_store_read_count", "msg_store_write_count"),
     *("queue_index_read_count", "queue_index_write_count"),
 )
-"""Counters of Erlang's virtual machine, whose fields tools expect."""
+"""Counters that only RabbitMQ has; tools expect their fields."""
 PROCESSES_MAX: Final = 1 << 20  # if the system has no limit
 
 
@@ -145,7 +145,7 @@ def other_row(node: dict[str, Any], own: Row) -> Row:
 
 
 def _zero(value: Any) -> Any:
-    """Return the empty value of a type; in a table, of each value."""
+    """Return the empty value of a value's type; in a table, of each value."""
     if isinstance(value, dict):
         return {name: _zero(inner) for name, inner in value.items()}
     return type(value)()
@@ -157,7 +157,7 @@ def _processes_max() -> int:
 
 
 async def accept(_call: Call) -> None:
-    """Do nothing, successfully: the broker has no leaders and no statistics database."""
+    """Do nothing, successfully: there are no leaders and no statistics database, and all feature flags are enabled."""
 
 
 def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:

@@ -62,7 +62,7 @@ async def set_cursor(call: Call) -> None:
 
 
 async def remove_cursor(call: Call) -> None:
-    """Remove a cursor; no more files are kept for it."""
+    """Remove a cursor; files are no longer kept for it."""
     row, named = _row(call), _cursor(call)
     request = call.allowed("cursor_remove", **named)
     if named["name"] not in [cursor["name"] for cursor in row["cursors"]]:

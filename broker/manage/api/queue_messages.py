@@ -92,7 +92,7 @@ def _row(got: Received, encoding: str, bytes_max: int | None) -> dict[str, Any]:
 
 
 async def peek(call: Call) -> Response:
-    """Answer with the next messages, which stay ready and do not count as delivered."""
+    """Answer with the next messages; they stay ready and do not count as delivered."""
     vhost, queue = queue_of(call)
     encoding = call.query.get("encoding", "auto")
     if encoding not in ENCODINGS:
@@ -125,8 +125,8 @@ def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
 async def unacked(call: Call) -> Response:
     """List the unacked messages of a queue on all nodes, the oldest deliveries first.
 
-    Units: `age_ms` is the time since the delivery, up to a second less. Rows of clients of another node have its name.
-    Properties and payloads are for users who may read the queue.
+    Units: `age_ms` is the time since the delivery, up to a second too low. A row from another node names that node.
+    Properties and payloads are only for users who may read the queue, with monitoring rights if it is exclusive.
     """
     vhost, queue = queue_of(call)
     count = integer("count", call.query.get("count", str(UNACKED_DEFAULT)), UNACKED_MAX)
@@ -161,7 +161,7 @@ async def slots(call: Call) -> Response:
 async def act(call: Call, *, verb: str, answers: bool = True) -> Response:
     """Drop the ready messages of a queue, or release delayed ones, up to `limit`; answer with their number.
 
-    RabbitMQ's own request has no answer.
+    Without `answers`, as for RabbitMQ's own request, the response is empty.
     """
     text = call.query.get("limit", "")
     limit = {"limit": integer("limit", text)} if text else {}
@@ -176,7 +176,7 @@ async def switch(call: Call, *, verb: str) -> None:
 
 async def move(call: Call, *, verb: str, names: Sequence[str]) -> Response:
     """Move messages to a queue or through an exchange, or dead letters to the queues where they died or through their
-    original exchanges. A message stays if the user may not publish it there with its key, because a publisher can have
+    original exchanges. A message stays if the user may not publish it there with its key, because a publisher may have
     forged the origin of a dead letter.
     """
     vhost, queue = queue_of(call)
@@ -193,7 +193,7 @@ async def _operate(
     arguments: Mapping[str, Any],
     tag: Needs = Needs.ADMINISTRATOR,
 ) -> Any:
-    """Run an operation on a queue; for an exclusive one, the user also needs a tag.
+    """Run an operation on a queue; if it is exclusive, the user also needs `tag`.
 
     Raises: ChannelError, HttpRefused, OperationRefused.
     """
@@ -211,7 +211,7 @@ def _named(properties: Mapping[str, Any]) -> dict[str, Any]:
 def payload_fields(body: bytes, encoding: str, bytes_max: int | None) -> dict[str, Any]:
     """Return the fields of a body: as text if it is UTF-8 and the encoding is auto, else in base64.
 
-    A character that is cut in two is left out.
+    Text does not include a character that is cut in two.
     """
     shown = body if bytes_max is None else body[:bytes_max]
     found = body_fields(body, len(shown))

@@ -48,7 +48,7 @@ from broker.operations.rows import (
 )
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
-ACTIONS: Final = ("sync", "cancel_sync")  # of mirrored queues, which this broker does not have
+ACTIONS: Final = ("sync", "cancel_sync")  # on mirrored queues; this broker has none
 SHOWN_EXACTLY_MAX: Final = 100_000  # messages whose bytes are counted for one queue; more are extrapolated
 LISTED_EXACTLY_MAX: Final = 1000  # messages whose bytes are counted for each queue of a list
 NO_LENGTH_RATES: Final = {f"{name}_details": {"rate": 0.0} for name in LENGTHS}
@@ -71,7 +71,7 @@ _log = get_logger()
 
 
 class QueueRows:
-    """Builds the rows of queues."""
+    """Build the rows of queues."""
 
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
@@ -159,7 +159,7 @@ def _effective_policy(vhost: Vhost, queue: Queue) -> dict[str, Any]:
 
 
 def _head_timestamp(queue: Queue) -> int | None:
-    """Return the timestamp of the next ready message, the earliest of all levels; None if it is on disk."""
+    """Return the timestamp of the next ready message, the earliest of all levels; None if unknown or on disk."""
     found: list[int] = []
     for level in queue.levels:
         slot = next((slot for slot in level.manager.slots.values() if slot.ready), None)
@@ -171,7 +171,7 @@ def _head_timestamp(queue: Queue) -> int | None:
 
 
 def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[str, int]:
-    """Return the bytes of a queue's messages, and the numbers of those in memory and in the log."""
+    """Return or extrapolate the bytes of a queue's messages, and the numbers of those in memory and in the log."""
     if not messages:
         return NO_SIZES
     if counted is None:
@@ -203,7 +203,7 @@ def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[s
 
 
 def queue_of(call: Call) -> ListedQueue:
-    """Return the vhost and the queue that the path names. Raises: HttpRefused 404, 401."""
+    """Return the vhost and the queue that the path names. Raises: HttpRefused 404, 401, 503."""
     vhost = call.vhost()
     queue = vhost.queues.get(call.words["queue"])
     if queue is None:

@@ -16,7 +16,7 @@ from broker.operations.users import delete_users, put_user
 
 USER: Final = "/api/users/{user}"
 TOPICS: Final = "topic-permissions"
-MISSING: Final = object()  # unlike null, as which Go programs send an empty list
+MISSING: Final = object()  # unlike null: Go programs send it for an empty list
 
 
 def _row(call: Call, user: User) -> dict[str, Any]:
@@ -37,7 +37,7 @@ async def users(call: Call) -> Response:
 
 
 async def without_permissions(call: Call) -> Response:
-    """List the users without access to any vhost; users of the settings have access to all."""
+    """List the users without access to any vhost; users that the settings define have access to all."""
     users = call.broker.administration.users
     permitted = {row["user"] for row in call.broker.permissions.listing()}
     found = [user for user in users.listing() if not (users.is_configured(user.name) or user.name in permitted)]
@@ -50,7 +50,7 @@ async def user(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Add a user (201), or replace a user's tags and password (204). Without one, password logins are refused."""
+    """Add a user (201), or replace tags and password (204). Without a password, password logins are refused."""
     fields = await call.fields()
     if fields.value("tags", MISSING) is MISSING:
         raise bad_request("missing: tags")
@@ -65,12 +65,12 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> None:
-    """Delete a user; its connections are closed."""
+    """Delete a user; the user's connections are closed."""
     await call.operate("delete_user", name=_user(call).name)
 
 
 async def bulk_delete(call: Call) -> None:
-    """Delete all of several users, or none."""
+    """Delete several users, or none if one of them cannot be deleted."""
     fields = await call.fields(required=("users",))
     await delete_users(call.broker.administration, fields.texts("users"))
 

@@ -44,7 +44,7 @@ async def show_vhost(call: Call) -> Response:
 
 @dataclass(frozen=True)
 class VhostRows:
-    """Builds the rows of vhosts from queue lengths that were read before."""
+    """Build the rows of vhosts from queue lengths that were read before."""
 
     broker: ManagedBroker
     lengths: Mapping[str, Lengths]
@@ -95,7 +95,7 @@ class VhostRows:
 
 
 def _tags_of(facts: Mapping[str, Any]) -> list[str]:
-    """Return the tags of a vhost, which may be one string in definitions."""
+    """Return the tags of a vhost; in definitions, they may be one string."""
     tags = facts.get("tags") or []
     if isinstance(tags, str):
         return [tag.strip() for tag in tags.split(",") if tag.strip()]
@@ -103,7 +103,7 @@ def _tags_of(facts: Mapping[str, Any]) -> list[str]:
 
 
 async def put(call: Call) -> Response:
-    """Add a vhost (201), or change its description, tags, default queue type and tracing (204)."""
+    """Add a vhost (201), or change it (204): its description, tags, default queue type and tracing."""
     fields, name = await call.fields(), call.words["vhost"]
     facts: dict[str, Any] = {}
     if fields.has("description"):

@@ -157,7 +157,7 @@ def by(label: str, values: Iterable[tuple[str, float | None]]) -> list[Sample]:
 def histogram(
     name: str, about: str, bounds: Sequence[float], counts: Sequence[int], total: float, labels: Labels = ()
 ) -> str:
-    """Return a histogram. Shapes: `counts` has one more number than `bounds`, for larger values."""
+    """Return a histogram. Shapes: `counts` contains one more number than `bounds`, for larger values."""
     cumulative = 0
     lines = [head(name, HISTOGRAM, about)]
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):

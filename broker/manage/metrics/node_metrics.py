@@ -19,7 +19,7 @@ from broker.vhosts.broker_statistics import ChurnCounts
 class NodeReading:
     """The node at the time of a scrape.
 
-    Shapes: `facts` is the output of `slotmq status`; `limits` are those of the memory and disk alarms in bytes.
+    Shapes: `facts` is the process's part of `slotmq status`; `limits` are those of the memory and disk alarms in bytes.
     """
 
     facts: Mapping[str, Any]

@@ -18,7 +18,7 @@ ALARMS: Final = ("memory", "disk", "database")
 
 
 def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
-    """Yield the metrics, one text for each. Cost: O(vhosts + slot files + links)."""
+    """Yield the metrics, one text for each. Cost: O(vhosts + connections + slot files + cursors + links + streams)."""
     yield from commit_lines(node.commits)
     blocked = node.facts["connections_blocked"]
     yield gauge_line("slotmq_blocked_connections", "Publishers that an alarm blocks", blocked)

@@ -70,7 +70,7 @@ class QueueReading:
 
     @property
     def head_age_s(self) -> float | None:
-        """The age of the oldest first message of a level: 0 without messages, None if one is on disk."""
+        """The age of the oldest of the first messages of all levels: 0 without messages, None if one is on disk."""
         oldest_ms = self._now_ms
         for level in self.queue.levels:
             slot = level.manager.front()

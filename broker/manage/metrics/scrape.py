@@ -1,4 +1,4 @@
-"""One scrape: reads the broker in slices and yields the text.
+"""One scrape: read the broker in slices, and yield the text.
 
 The loop does other work between two slices, so that a scrape of thousands of queues does not delay deliveries.
 """
@@ -48,7 +48,7 @@ from broker.manage.metrics.queue_metrics import (
 )
 
 READINGS_AT_ONCE: Final = 200  # objects that are read between two turns of the loop
-SLOTS_PER_READING: Final = 10  # which take as long to read as one object
+SLOTS_PER_READING: Final = 10  # reading these slots takes as long as reading one object
 RABBITMQ: Final = "rabbitmq_"
 DETAILED: Final = "rabbitmq_detailed_"
 CLUSTER: Final = "rabbitmq_cluster_"
@@ -67,7 +67,7 @@ Pieces = AsyncGenerator[str, None]
 
 
 class Scrape:
-    """Reads a broker once."""
+    """Read a broker once."""
 
     def __init__(self, broker: ManagedBroker) -> None:
         self._broker = broker
@@ -81,7 +81,7 @@ class Scrape:
         )
 
     async def aggregated(self) -> Pieces:
-        """Yield the numbers of the whole broker, without labels of objects."""
+        """Yield the numbers of the whole broker, without labels of queues, exchanges, channels or connections."""
         yield "".join(self._of_broker("aggregated"))
         async for piece in written(RABBITMQ, NODE_FAMILIES, [self._node]):
             yield piece
@@ -122,7 +122,7 @@ class Scrape:
             yield piece
 
     async def detailed(self, families: Collection[str], vhosts: Collection[str] | None) -> Pieces:
-        """Yield the requested families, for queues and exchanges of some vhosts, or of all for None. Unknown families
+        """Yield the requested families, for queues and exchanges of `vhosts`, or of all if it is None. Unknown families
         are ignored, as in RabbitMQ.
         """
         yield "".join(identity_lines(self._broker, "detailed"))
@@ -164,7 +164,7 @@ class Scrape:
         yield protocol_lines("rabbitmq_global_publishers", "Channels that have published", publishers)
 
     async def _of_objects(self, prefix: str, families: Collection[str] | None, vhosts: Sequence[Vhost]) -> Pieces:
-        """Yield the named families of objects, all for None."""
+        """Yield the named families of objects, or all if `families` is None."""
         statistics, sessions = self._broker.statistics, self._sessions
         infos = INFO_FAMILIES if families is None or OF_QUEUES & set(families) else ()
         parts: tuple[tuple[str, Sequence[Family[Any]], Iterable[Any], Callable[[Any], int]], ...] = (
@@ -183,7 +183,7 @@ class Scrape:
 
 
 class Sums(Generic[R]):
-    """Adds up the metrics of many objects."""
+    """Add up the metrics of many objects."""
 
     def __init__(self, families: Iterable[Family[R]]) -> None:
         self._metrics = [metric for family in families_named(families, None) for metric in family.metrics]
@@ -205,7 +205,7 @@ class Sums(Generic[R]):
 
 
 def families_named(families: Iterable[Family[R]], names: Collection[str] | None) -> list[Family[R]]:
-    """Return the families with these names, all for None, without a family that another one includes."""
+    """Return the families with these names, or all if None, without a family that another one includes."""
     found = [family for family in families if names is None or family.name in names]
     whole = any(family.name == QUEUE_METRICS for family in found)
     return [family for family in found if not (whole and family.name == QUEUE_CONSUMERS)]

@@ -18,7 +18,7 @@ from broker.manage.client import ApiClient
 from broker.manage.metrics.metric import CONTENT_TYPE
 from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
 
-KEPT_MAX_BYTES: Final = 64 << 20  # of texts that are still being read
+KEPT_MAX_BYTES: Final = 64 << 20  # of texts that are shared or still being read
 PIECE_BYTES: Final = 64 << 10
 REST_RATIO: Final = 3  # a network waits this many times the duration of its last scrape before the next one
 
@@ -38,14 +38,14 @@ class ScrapeText:
 
 
 class SharedScrapes:
-    """Runs scrapes one at a time, and shares their texts.
+    """Run scrapes one at a time, and share their texts.
 
-    Networks take turns, and each gets only a part of the time. Texts that clients do not read are bounded: the oldest
-    one is dropped, and its readers are disconnected.
+    Networks take turns, and each gets only a part of the time. The memory for texts is bounded: the oldest ones are
+    dropped, and their readers are disconnected.
     """
 
     def __init__(self, kept_max_bytes: int = KEPT_MAX_BYTES) -> None:
-        """`kept_max_bytes` limits the texts that are being read, besides the newest one."""
+        """`kept_max_bytes` limits the texts in memory together; a single larger text is kept alone."""
         self._kept_max_bytes = kept_max_bytes
         self._newest: dict[Hashable, ScrapeText] = {}
         self._kept: dict[ScrapeText, None] = {}  # the newest ones and those being read, oldest first
@@ -56,7 +56,7 @@ class SharedScrapes:
     async def pieces(
         self, key: Hashable, client: ApiClient, make: Make, shared_s: float
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the text of the scrape with a key, which is not older than `shared_s`, or a new one from `make`."""
+        """Yield the newest text with a key if it is younger than `shared_s`, else that of a new scrape by `make`."""
         text = await self._text(key, client.peer.network, make, shared_s)
         while not text.pieces:  # it was dropped while this client waited
             text = await self._text(key, client.peer.network, make, shared_s)

@@ -23,13 +23,13 @@ HEADERS: Final = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "X-Frame-Options": "DENY",
-    "Cache-Control": "no-cache",  # cached by the browser, which revalidates it each time
+    "Cache-Control": "no-cache",  # the browser caches it, and revalidates it each time
 }
-"""Only scripts and styles of this host are allowed, no inline ones, and no other site can frame the page."""
+"""Only scripts and styles of this origin are allowed, no inline ones, and no site can frame the page."""
 
 
 def page_routes() -> list[ApiRoute]:
-    """Return the routes of the page and its files, which contain no data and so need no login."""
+    """Return the routes of the page and its files; they need no login, because they contain no data."""
     names = sorted(file.relative_to(FOLDER).as_posix() for file in FOLDER.rglob("*") if file.is_file())
     files = [ApiRoute("GET", f"/page/{name}", Needs.NOTHING, partial(send, name)) for name in names if name != START]
     return [ApiRoute("GET", "/", Needs.NOTHING, partial(send, START)), *files]
