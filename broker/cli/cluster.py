@@ -68,7 +68,7 @@ def cluster_text(facts: Mapping[str, Any]) -> str:
 
 
 def rows_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each node, with the number of topology changes that it has not applied yet."""
+    """Return a row for each node, with the number of topology versions by which it is behind the newest node."""
     newest = max((row["topology"] for row in facts["nodes"]), default=0)
     return [{**row, "topology_lag": newest - row["topology"]} for row in facts["nodes"]]
 

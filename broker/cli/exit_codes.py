@@ -17,7 +17,7 @@ FAILED: Final = 1
 UNUSABLE: Final = 2
 INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as in shells
 
-# The errors for a wrong path, address or right. Any other error may be temporary.
+# The errors for a wrong path, address or right. Any other number may be temporary.
 _PERMANENT: Final = frozenset(
     (
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),

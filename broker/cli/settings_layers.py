@@ -90,8 +90,8 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the settings of the environment, by section and key.
 
     Tables and lists are JSON. A variable may also set one entry of a table; it overrides the table's JSON.
-    Raises: SettingsError that names each unknown SLOTMQ_ variable, with the nearest known one. No text contains a
-        value, which may be a password.
+    Raises: SettingsError with a line for each invalid JSON and each unknown SLOTMQ_ variable, with the nearest known
+        one. No text contains a value, which may be a password.
     """
     known = {
         _variable(f"{section}.{key}"): field for section, _model, fields in sections() for key, field in fields.items()
@@ -133,7 +133,7 @@ def _flag(key: str) -> str:
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    """Return whether Kubernetes sets this variable in pods for a service named slotmq."""
+    """Return whether Kubernetes sets this variable in pods, for a service named slotmq or slotmq-NAME."""
     if name.endswith("_PORT"):
         return value.startswith(("tcp://", "udp://"))
     return SERVICE_LINK.fullmatch(name) is not None
