@@ -23,7 +23,7 @@ KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT",
 
 
 class LinkLost(Exception):
-    """The broker was not reached, did not answer or is shutting down, or the connection was lost; a retry may succeed."""
+    """The broker was not reached, did not answer or is shutting down, or the link broke; a retry may succeed."""
 
 
 class LinkRefused(Exception):
@@ -69,7 +69,7 @@ class BlockingLink:
     def receive(self, timeout_s: float) -> Iterator[Received]:
         """Yield received methods; without input, wait for it up to `timeout_s`.
 
-        Raises: LinkLost if the connection has ended or the broker is shutting down, LinkRefused for any other close or fault.
+        Raises: LinkLost if the connection has ended or the broker is shutting down, LinkRefused for other errors.
         """
         if not self._received:
             self._fill_buffer()
@@ -121,7 +121,7 @@ class BlockingLink:
         return LinkLost(f"{self._address} did not answer within {ANSWER_LIMIT_S:g} s")
 
     def _fill_buffer(self) -> None:
-        """Append the available octets to the buffer. Raises: LinkLost if the connection is lost and the buffer empty."""
+        """Append the available octets to the buffer. Raises: LinkLost if the link is broken and the buffer empty."""
         pieces = [self._received]
         try:
             while piece := self._socket.recv(RECEIVE_BYTES):

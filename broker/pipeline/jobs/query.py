@@ -47,8 +47,8 @@ class QueryOptions:
     """A query and its source.
 
     Shapes: one of `lake`, `path` and `url` is set; the view `messages` contains the messages, and for a lake the view
-    `bad` the unreadable records. `limit` is the number of rows shown, or 0 for all. `version` is a number or a time of the
-    lake; `columns` are the comma-separated columns to read from slots, or None for all.
+    `bad` the unreadable records. `limit` is the number of rows shown, or 0 for all. `version` is a number or a time of
+    the lake; `columns` are the comma-separated columns to read from slots, or None for all.
     """
 
     spark: Callable[[], SparkSession]
