@@ -41,7 +41,7 @@ class Selection:
     vhost: str | None = None
 
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the selected messages. Raises: JobFailed (USAGE) without a lake, or for an invalid time or condition."""
+        """Return the selected messages. Raises: JobFailed (USAGE) for a missing lake, a wrong time or condition."""
         lake = open_lake(self.lake)
         with restated(LakeRefused, JobRefused):
             frame = lake.messages(spark, since=self.since, until=self.until)

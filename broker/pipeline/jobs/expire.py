@@ -1,4 +1,4 @@
-"""`slotmq pipeline expire`: delete messages from a lake by age or routing key, optionally of some queues, without Spark."""
+"""`slotmq pipeline expire`: delete messages from a lake by age or key, optionally of some queues, without Spark."""
 
 from __future__ import annotations
 

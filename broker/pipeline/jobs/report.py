@@ -97,7 +97,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Return the values of the report; unknown ones are None. Raises: JobFailed. Cost: at most four passes over messages."""
+    """Return the report's values; unknown ones are None. Raises: JobFailed. Cost: up to four passes."""
     lake = open_lake(options.selection.lake)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()

@@ -242,7 +242,7 @@ class Lake:
         return self.message_table.compact(target_bytes, day)
 
     def vacuum(self, keep_hours: int) -> int:
-        """Remove files replaced over `keep_hours` ago, whose readers then fail, and uncommitted ones; return how many."""
+        """Remove files replaced over `keep_hours` ago, whose readers then fail, and orphans; return how many."""
         return self.message_table.vacuum(keep_hours) + self.bad_table.vacuum(keep_hours)
 
 

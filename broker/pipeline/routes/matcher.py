@@ -53,7 +53,7 @@ class Matcher:
     of the default exchange.
     Shapes: `queues` lists every queue once; `queue_of` maps each binding to the index of its queue there, or to -1
         if it leads to another exchange.
-    Invariant: `dynamic` contains each (vhost, exchange) from which a message can reach an exchange that reads headers or
+    Invariant: `dynamic` lists each (vhost, exchange) from which a message can reach an exchange that reads headers or
         properties; all others match by keys alone.
     """
 
@@ -126,7 +126,7 @@ class Matcher:
         return tuple(self.default_at + place for place in places if place is not None)
 
     def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
-        """Return the matching bindings from an exchange on, visiting each exchange once; without a match, its alternate.
+        """Return the matching bindings from an exchange on, visiting each exchange once; if none match, its alternate.
 
         Source: the router's walk, which does not return bindings.
         """

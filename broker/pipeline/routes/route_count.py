@@ -217,7 +217,7 @@ def named(*topologies: Topology) -> Topologies:
 
 
 def with_queues(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that replaces the column ROUTE_PROPERTIES by the queues a row reaches; rows without any are dropped."""
+    """Return the task that replaces the column ROUTE_PROPERTIES by the queues of a row, and drops rows without any."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         known: dict[Any, list[str]] = {}
