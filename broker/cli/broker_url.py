@@ -34,7 +34,7 @@ class BrokerUrl:
 
 
 class Unanswered(Exception):
-    """The command failed, usually because the broker was not reached or refused; the text is one line for the user."""
+    """The command failed: usually, no broker answered, or it refused the request. The text is one line for the user."""
 
 
 AnyBroker = str | os.PathLike[str] | BrokerUrl
@@ -42,7 +42,7 @@ AnyBroker = str | os.PathLike[str] | BrokerUrl
 
 
 def broker_of(arguments: argparse.Namespace) -> AnyBroker:
-    """Return the broker from the flags or the environment. Flags override variables; SLOTMQ_URL overrides the folder's.
+    """Return the broker from flags or variables. Flags override variables; SLOTMQ_URL overrides the folder's variable.
 
     Raises: SettingsError, BadUsage.
     """

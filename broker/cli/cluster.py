@@ -23,7 +23,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 COPY_NODE: Final = "backup"  # the node in the connection's name, which PostgreSQL shows
 NO_DATABASE: Final = "no cluster is named: give --cluster-file FILE, --cluster URL or --config FILE"
-LEAVE_SILENCE_S: Final = 180.0  # the broker waits for a heartbeat of the node as long as the node's lease lasts
+LEAVE_SILENCE_S: Final = 180.0  # before it answers, the broker waits for two of the node's heartbeats
 
 
 def add_cluster(commands: Any) -> None:

@@ -169,7 +169,7 @@ def _result(
 
 
 def read_line(client: ControlStream, buffer: bytearray) -> bytes:
-    """Return the next line, or its start if the connection ends or it exceeds ANSWER_MAX_BYTES. Cost: its length."""
+    """Return the next line, or its start if the connection ends or it exceeds ANSWER_MAX_BYTES. Cost: linear."""
     searched = 0
     while len(buffer) < ANSWER_MAX_BYTES:
         end = buffer.find(b"\n", searched)

@@ -1,4 +1,4 @@
-"""`slotmq serve`: load the settings, set up logging and run the server. A failure is printed in one line."""
+"""`slotmq serve`: load the settings, set up the log and run the server. Failures are printed, defects only logged."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Carry out `slotmq stop`: stop the broker, print what it waits for and, except over HTTP, wait for its process."""
+"""Carry out `slotmq stop`: stop the broker, print what it waits for and, except over HTTP, wait for its end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Deadline:
 def stop(broker: AnyBroker, timeout_s: float | None, *, drain_s: int | None = None) -> int:
     """Stop a broker and, except over HTTP, wait for its end; with `drain_s`, its clients may finish first.
 
-    Raises: Unanswered if no broker answers, or if it refuses, or has not stopped cleanly in time.
+    Raises: Unanswered if no broker answers, if it refuses, or if it has not stopped cleanly in time.
     """
     options: dict[str, Any] = {} if drain_s is None else {"drain": True, "drain_s": drain_s}
     if isinstance(broker, BrokerUrl):

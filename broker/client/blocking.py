@@ -51,7 +51,7 @@ class BlockingLink:
             raise
 
     def flush(self) -> None:
-        """Send the output. Input that arrives in the meantime is buffered: a broker may read only after it is received.
+        """Send the output, and buffer arriving input: the broker may not read on before its own output is received.
 
         Raises: LinkLost.
         """
@@ -87,7 +87,7 @@ class BlockingLink:
             raise LinkRefused(f"{self._address}: {self.client.failure}")
 
     def call(self, channel: int, method: Method) -> Received:
-        """Send a method and return its answer; no other may arrive in the meantime. Raises: LinkLost, LinkRefused."""
+        """Send a method and return its answer; no other method may arrive first. Raises: LinkLost, LinkRefused."""
         self.client.send(channel, method)
         self.flush()
         deadline_s = time.monotonic() + ANSWER_LIMIT_S
@@ -121,7 +121,7 @@ class BlockingLink:
         return LinkLost(f"{self._address} did not answer within {ANSWER_LIMIT_S:g} s")
 
     def _fill_buffer(self) -> None:
-        """Append the available octets to the buffer. Raises: LinkLost if the link is broken and the buffer empty."""
+        """Append the available octets to the buffer. Raises: LinkLost if the link broke and the buffer is empty."""
         pieces = [self._received]
         try:
             while piece := self._socket.recv(RECEIVE_BYTES):

@@ -45,7 +45,7 @@ Columns = Sequence[tuple[float, float, str]]  # bucket, height, tooltip text
 class Drawing:
     """A chart: its title, size, SVG elements and legend.
 
-    Shapes: `legend` lists each line's name and the style classes of its colour; None if it is not a line chart.
+    Shapes: `legend` lists each line's name and the style classes of its colour; it is None for other charts.
     """
 
     title: str

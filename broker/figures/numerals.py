@@ -94,7 +94,7 @@ def share_text(share: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Return a number below 1,000 to three significant digits, without trailing zeros: 123, 12.3, 1.2, 0.00123."""
+    """Return a number to three significant digits, or whole from 1,000 on: 1234, 123, 12.3, 1.2, 0.00123."""
     if value == 0:
         return "0"
     places = 0

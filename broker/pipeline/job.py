@@ -290,7 +290,7 @@ def spark_of(arguments: argparse.Namespace) -> SparkSession:
 def carry_out(
     arguments: argparse.Namespace, name: str, work: Callable[[Progress], Summary], *, engine: bool = True
 ) -> int:
-    """Run a command's job, show progress and summary, and return the exit code; a failure is printed as text.
+    """Run a command's job, show progress and summary, and return the exit code; a failure is printed without a trace.
 
     Shapes: `engine` says whether the job uses Spark; if so, the first line names the session.
     Raises: BadUsage, SettingsError, Unanswered, which the command line reports itself.

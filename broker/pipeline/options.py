@@ -1,4 +1,4 @@
-"""Parse user input: the options of Spark formats, whose names ignore case, paths on this machine, and times.
+"""Parse user input: options of Spark formats (whose names ignore case), paths on this machine, and times.
 
 A time is 2026-11-20 or 2026-11-20T08:30, in UTC or with a zone, or 7d for seven days ago.
 """

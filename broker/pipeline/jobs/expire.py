@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def conditions(options: ExpireOptions) -> tuple[str, str | None]:
-    """Return the SQL conditions for messages and for bad records (None if keys are given). Raises: LakeRefused."""
+    """Return the SQL conditions for messages and for bad records, or None for the latter if keys are given."""
     found = []
     before_ms = instant_ms(options.older, now_ms())
     if before_ms is not None:

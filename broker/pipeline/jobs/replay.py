@@ -178,7 +178,7 @@ class Step:
 
 
 def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
-    """Return the steps after seal `done`: each is one slot, or several that allow regular progress reports.
+    """Return the steps after seal `done`: each one slot, or several if short enough for regular progress reports.
 
     Rows of snapshots, which have no seal, come first, and every run repeats them.
     """

@@ -195,7 +195,7 @@ class ArchiveRun:
             )
 
     def _superseded(self, note: ArchiveNote, *, accept_restored: bool, take_over: bool) -> str:
-        """Return why an archive must start over instead of resuming from its position, or "" if it can."""
+        """Return why an archive must start over rather than resume from its position, or "" if it can resume."""
         view, at = self._catalog.view(), self._at
         for offset in filter(None, (at, self._interrupted)):
             if view.diverged(offset.seal, offset.incarnation):

@@ -97,7 +97,7 @@ class DeltaLog:
     def _is_torn(self, name: str, later: set[str]) -> bool:
         """Return whether an entry is incomplete, or replaces files that still exist by incomplete files.
 
-        An archive's files are on disk before their entry, so a power loss cannot have damaged them. `later` is the
+        An archive's files are on disk before their entry, so a power loss cannot have damaged them. `later` are the
         files that later entries replaced or deleted. They may be missing, because a killed vacuum removes only some of
         them, and a repair must not restore deleted rows. A complete entry adds the files that it removes to `later`.
         """

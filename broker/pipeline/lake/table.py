@@ -183,7 +183,7 @@ class LakeTable:
         return {branch: seal for branch, seal in found.items() if seal is not None}
 
     def last_passed(self, query: str, incarnations: Iterable[str]) -> tuple[int, str] | None:
-        """Return the last seal that an archive has passed and the start of the broker that wrote it, or None."""
+        """Return an archive's last passed seal and the start of the broker that wrote it, or None if there is none."""
         table = self.load()
         versions = {start: table.transaction_version(query_name(query, start)) for start in incarnations}
         return max(((seal, start) for start, seal in versions.items() if seal is not None), default=None)

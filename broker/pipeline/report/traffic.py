@@ -272,7 +272,7 @@ def forecast(
 
 
 def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:
-    """Return the days until rate * t + growth * t^2 / 2 reaches the free space, or None if never or unknown."""
+    """Return the days until rate * t + growth * t^2 / 2 reaches the free space; None if it never does or is unknown."""
     if free is None:
         return None
     if growth == 0:

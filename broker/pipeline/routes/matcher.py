@@ -13,7 +13,7 @@ from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.exchange_types import PREDECLARED, make_exchange
 from broker.routing.pattern import PatternLimits
 
-LIMITS: Final = PatternLimits(hashes=8, words=128)  # wider than a broker's, so that no existing binding exceeds them
+LIMITS: Final = PatternLimits(hashes=8, words=128)  # wider than a broker's defaults
 UNSEEN: Final = b"\0" * PROPERTIES_AT  # stands for class, weight and body size, which no exchange reads
 NO_FLAGS: Final = bytes(2)
 COMPILED_MAX: Final = 4
@@ -53,7 +53,7 @@ class Matcher:
     of the default exchange.
     Shapes: `queues` lists every queue once; `queue_of` maps each binding to the index of its queue there, or to -1
         if it leads to another exchange.
-    Invariant: `dynamic` lists each (vhost, exchange) from which a message can reach an exchange that reads headers or
+    Invariant: `dynamic` holds each (vhost, exchange) from which a message can reach an exchange that reads headers or
         properties; all others match by keys alone.
     """
 
@@ -126,7 +126,7 @@ class Matcher:
         return tuple(self.default_at + place for place in places if place is not None)
 
     def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
-        """Return the matching bindings from an exchange on, visiting each exchange once; if none match, its alternate.
+        """Return the matching bindings from an exchange on; visit each exchange once, and its alternate if none match.
 
         Source: the router's walk, which does not return bindings.
         """

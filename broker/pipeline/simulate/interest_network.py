@@ -90,7 +90,7 @@ class Workload:
     of a leaf are not stored one by one: a multinomial draw gives the number of each, so that 10^9 of them cost as much
     as the patterns. All leaves are alike, and keys are uniform over the words.
 
-    Shapes: `counts` is, for each leaf, the number of subscriptions by pattern.
+    Shapes: `counts` maps each leaf to its number of subscriptions by pattern.
     """
 
     def __init__(self, patterns: int, subscriptions: int, leaves: Sequence[str], seed: int) -> None:
@@ -160,7 +160,7 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """The traffic on links; announcements to observed leaves count as `leaf_...`, those to other leaves do not count."""
+    """The traffic on links; announcements to observed leaves count as `leaf_...`, those to others do not count."""
 
     packets: int = 0
     bytes: int = 0

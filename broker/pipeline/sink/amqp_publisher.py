@@ -166,7 +166,7 @@ class AmqpPublisher:
     """Publish to one vhost.
 
     Messages with a sequence number are numbered for the producer of the options. They can be resent safely, so after a
-    lost connection every unconfirmed message is sent again. Without numbers, that is an error.
+    lost connection every unconfirmed message is sent again. An unconfirmed message without a number is an error then.
     Invariant: at most `window` messages are in flight; each finally refused message is passed to `refused` once.
     """
 

@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 def producer_of(name: str, place: object) -> str:
-    """Return the producer name with the history that numbers a message, because histories use the same seal numbers.
+    """Return the producer name with the history that numbers a message, because seal numbers recur in other histories.
 
     Shapes: a place is seal, slot and offset, followed by store and incarnation if they are known.
     """

@@ -215,7 +215,7 @@ class SinkRows:
 
 
 def sequence_of(seal: int | None, slot: int | None, offset: int | None) -> int | None:
-    """Return the sequence number that follows from a row's place, None without a complete place, or -1 if it is wrong."""
+    """Return the sequence number that follows from a row's place; None without seal, slot or offset, -1 if invalid."""
     if not seal or slot is None or offset is None:
         return None
     return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1

@@ -187,7 +187,7 @@ def _package_home() -> Path | None:
 
 
 def _check(source: str, binary: Path, environment: Mapping[str, str]) -> Java | RefusedJava:
-    """Return the Java, or why it is not supported. It is started, as a release file hides a wrong processor."""
+    """Return the Java, or why it is refused. It is started, because a release file does not show a wrong processor."""
     place = str(binary)
     if not binary.is_file():
         return RefusedJava(source, place, "no such file")
