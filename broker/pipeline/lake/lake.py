@@ -44,8 +44,8 @@ OBJECT_TASKS: Final = 4  # for each task that can run at the same time
 class ArchiveNote:
     """The description of an archive.
 
-    Shapes: `query` is the archive's name in the log; `taps` are names or globs, () for all; `start` is where the
-        archive began, and `skip` is, by vhost and tap, the last seal in the lake at that time.
+    Shapes: `query` is the archive's name in the log; `taps` are names or globs, or () for all; `start` is where
+        the archive began, and `skip` is, by vhost and tap, the last seal in the lake at that time.
     """
 
     query: str

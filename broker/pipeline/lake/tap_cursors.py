@@ -14,7 +14,7 @@ TapName = tuple[str, str]  # vhost, tap
 
 
 class TapCursors:
-    """A cursor of one name on each of the selected taps. Shapes: `taps` are names or globs, () for all."""
+    """A cursor of one name on each of the selected taps. Shapes: `taps` are names or globs, or () for all."""
 
     def __init__(
         self, catalog: Catalog, name: str, *, vhost: str | None, taps: Sequence[str], say: Callable[[str], None]

@@ -83,7 +83,7 @@ def _order(row: Row) -> tuple[Any, ...]:
 class FigurePanel:
     """A chart of a figure over one field of the plans of a level.
 
-    Shapes: several `values` are labelled by their names, a single one by the plans that its line shows.
+    Shapes: a line is labelled by the name of its value, if there are several `values`, and by how its plans differ.
     """
 
     title: str

@@ -140,8 +140,8 @@ RATE_SLICE_S: Final = 0.05
 class PublisherOptions:
     """The options of publishing.
 
-    Units: `rate` is messages per second, 0 for as fast as the broker accepts; `nack_attempts` is the number of attempts
-        for a message that a full queue refuses; `retry_s` limits the time of reconnecting.
+    Units: `rate` is messages per second, or 0 for as fast as the broker accepts; `nack_attempts` is the number of
+        attempts for a message that a full queue refuses; `retry_s` limits the time of reconnecting.
     """
 
     producer: str = ""

@@ -56,7 +56,7 @@ BAD_SCHEMA: Final = pa.schema(
 
 
 class BadRecordFile:
-    """The file of bad rows of one attempt of a task; the first row creates it.
+    """The file of bad rows of one attempt of a task; without any, it is not created.
 
     Invariant: at the end of `with` the file is on disk; after an exception it is removed.
     """
@@ -207,7 +207,7 @@ def publish_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], pac
     with without_worker_trace(), ExitStack() as opened:
         file = None if options.bad_records is None else opened.enter_context(BadRecordFile(options.bad_records))
         for batch in batches:
-            if not batch.num_rows:  # an empty partition opens no connection
+            if not batch.num_rows:  # an empty partition does not open a connection
                 continue
             if publisher is None:
                 add = {} if file is None else {"refused": file.add}
