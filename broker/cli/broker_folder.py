@@ -1,7 +1,7 @@
 """The data folder of the broker to which a command connects.
 
-Only this setting is read, from the same layers as by `slotmq serve`, so that a command starts in milliseconds and works
-with a settings file of another version.
+Only this setting is read, from the layers that `slotmq serve` uses as well, so that a command starts in milliseconds
+and works with a settings file of another version.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ class SettingsError(ValueError):
 
 
 def folder_of(arguments: argparse.Namespace) -> str:
-    """Return the data folder from the flags, the environment or the settings file. Raises: SettingsError."""
+    """Return the data folder from flags, the environment, the settings file or the default. Raises: SettingsError."""
     return broker_folder(arguments.data_dir, arguments.config)
 
 
 def broker_folder(flag: str | None, file: os.PathLike[str] | str | None) -> str:
-    """Return the data folder from a flag, the environment or a settings file. Raises: SettingsError."""
+    """Return the data folder from a flag, the environment, a settings file or the default. Raises: SettingsError."""
     if flag is not None:
         return flag
     environment = {name.upper(): value for name, value in os.environ.items()}

@@ -28,13 +28,13 @@ class BrokerUrl:
 
     @property
     def shown(self) -> str:
-        """The URL without its login."""
+        """The URL without its login, and without slashes at its end."""
         scheme, _, rest = self.url.partition("://")
         return f"{scheme}://{rest.rpartition('@')[2].rstrip('/')}"
 
 
 class Unanswered(Exception):
-    """The broker could not be reached, or refused the request; the text is one line for the user."""
+    """The command failed: usually, no broker answered, or it refused the request. The text is one line for the user."""
 
 
 AnyBroker = str | os.PathLike[str] | BrokerUrl
@@ -42,7 +42,7 @@ AnyBroker = str | os.PathLike[str] | BrokerUrl
 
 
 def broker_of(arguments: argparse.Namespace) -> AnyBroker:
-    """Return the broker from the flags or the environment. Flags override variables, a URL overrides a folder.
+    """Return the broker from flags or variables. Flags override variables; SLOTMQ_URL overrides the folder's variable.
 
     Raises: SettingsError, BadUsage.
     """

@@ -1,4 +1,4 @@
-"""The environment variables that commands read. They are not settings of a broker."""
+"""The environment variables that commands and the build read, and that are not settings of a broker."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ COLUMNS: Final = (
 )  # fmt: skip
 COPY_NODE: Final = "backup"  # the node in the connection's name, which PostgreSQL shows
 NO_DATABASE: Final = "no cluster is named: give --cluster-file FILE, --cluster URL or --config FILE"
-LEAVE_SILENCE_S: Final = 180.0  # the broker waits for a heartbeat of the node as long as the node's lease lasts
+LEAVE_SILENCE_S: Final = 180.0  # before it answers, the broker waits for two of the node's heartbeats
 
 
 def add_cluster(commands: Any) -> None:
@@ -68,7 +68,7 @@ def cluster_text(facts: Mapping[str, Any]) -> str:
 
 
 def rows_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each node, with the number of topology changes that it has not applied yet."""
+    """Return a row for each node, with the number of topology versions by which it is behind the newest node."""
     newest = max((row["topology"] for row in facts["nodes"]), default=0)
     return [{**row, "topology_lag": newest - row["topology"]} for row in facts["nodes"]]
 

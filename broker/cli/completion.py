@@ -27,7 +27,7 @@ BROKER: Final = ("config", "data_dir", "url", "cafile")  # the options that choo
 
 
 def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
-    """Yield the candidates for the last word. A candidate may be followed by a Tab and a description."""
+    """Yield the lines for the last word: candidates, perhaps with a Tab and a description, `:files` or `:folders`."""
     *before, current = [word for word in words[:-1] if word != "="] + [words[-1].removeprefix("=")]
     try:
         position = CompletionPosition(parser)
@@ -102,7 +102,7 @@ class CompletionPosition:
                 yield from self._names("policies" if kind == "policys" else kind, current)
 
     def _names(self, kind: str, current: str) -> Iterator[str]:
-        """Yield names of the broker's objects; none if the broker does not answer."""
+        """Yield at most NAMES_MAX printable names that begin with `current`; none if the broker does not answer."""
         chosen = argparse.Namespace(insecure=False, **{name: self._given.get(name) for name in BROKER})
         vhost = None if kind in ("users", "vhosts") else self._given.get("vhost", "/")
         try:

@@ -71,7 +71,7 @@ def _wrapped(text: str) -> Iterator[str]:
 
 
 def _meaning(field: FieldInfo, text: str) -> str:
-    """Return sentences with the meaning of a key, its unit, limits and source."""
+    """Return sentences about a key: its meaning and, if it has them, its unit, limits, source, choices and reload."""
     sentences = [text.rstrip(".") + "."]
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "unit" in extra:

@@ -22,7 +22,7 @@ from broker.net.control_address import socket_address
 __all__ = ["Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "read_line", "request"]
 
 ANSWER_MAX_BYTES: Final = 1 << 28
-NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run version".split())  # options of all commands
+NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run version".split())  # to the broker
 TIMEOUT_S: Final = 30.0  # the longest silence of the broker, within a line or between two lines
 
 
@@ -51,7 +51,7 @@ def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any)
 
 
 def request(verb: str, show: Callable[[Any], None] = lambda _answer: None) -> Run:
-    """Return a function that sends a verb with all arguments of a command; `show` prints the answer, unless as JSON."""
+    """Return a function that sends a verb with a command's arguments, and prints the answer by `show` or as JSON."""
 
     def run(arguments: argparse.Namespace) -> None:
         answer = ask_for(arguments, verb, *(name for name in vars(arguments) if name not in NOT_SENT))
@@ -74,7 +74,7 @@ def ask(
 
     With `accepts` each report is acknowledged to the broker after `on_progress` has returned. With `interruptible` the
     first interrupt asks the broker to stop and answer; a second one ends the command.
-    Units: `silence_s` is how long the broker may be silent, None forever.
+    Units: `silence_s` is how long the broker may be silent; None sets no limit.
     Raises: Unanswered, BadUsage.
     """
     with (
@@ -100,14 +100,14 @@ def conversation(
         with _answering(called(broker), silence_s):
             opened = _remote(broker, silence_s) if isinstance(broker, BrokerUrl) else _local(broker, silence_s)
             client = stack.enter_context(opened)
-            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent the reason before
+            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may already have sent the reason
                 client.sendall(request)
         yield client
 
 
 @contextmanager
 def _answering(name: str, silence_s: float | None) -> Iterator[None]:
-    """Report a failure of the connection; failures of the command's output stay OSErrors. Raises: Unanswered."""
+    """Raise a failure of the connection as Unanswered; one of the command's output stays an OSError."""
     try:
         yield
     except TimeoutError:
@@ -170,7 +170,7 @@ def _result(
 
 
 def read_line(client: ControlStream, buffer: bytearray) -> bytes:
-    """Return the next line, or a part of it if the connection ends. Cost: linear in its length."""
+    """Return the next line, or its start if the connection ends or it exceeds ANSWER_MAX_BYTES. Cost: linear."""
     searched = 0
     while len(buffer) < ANSWER_MAX_BYTES:
         end = buffer.find(b"\n", searched)

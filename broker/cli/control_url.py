@@ -25,7 +25,7 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class HttpConversation:
-    """A request to a broker. Raises: Unanswered if it does not answer, or refuses; BadUsage for an invalid URL."""
+    """A request to a broker. Raises: Unanswered if it does not answer, or refuses; BadUsage for a bad URL or CA."""
 
     def __init__(self, broker: BrokerUrl, silence_s: float | None) -> None:
         """Connect and send the head of the request."""

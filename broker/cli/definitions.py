@@ -40,7 +40,7 @@ def _import(arguments: argparse.Namespace) -> None:
 
 
 def read_document(name: str) -> Any:
-    """Return the JSON of a file, `-` for standard input. Raises: BadUsage."""
+    """Return the JSON of a file, or of standard input for `-`. Raises: BadUsage."""
     try:
         content = sys.stdin.buffer.read() if name == "-" else Path(name).read_bytes()
         return read_json(content)
@@ -51,7 +51,7 @@ def read_document(name: str) -> Any:
 
 
 def import_document(arguments: argparse.Namespace, document: Any, name: str, vhost: str | None = None) -> Any:
-    """Import definitions into the broker and return its answer. Raises: Unanswered."""
+    """Import definitions into the broker and return its answer. Raises: SettingsError, BadUsage, Unanswered."""
     request = {"definitions": document, "vhost": vhost}
     with ProgressLine() as line:
         try:
@@ -61,7 +61,7 @@ def import_document(arguments: argparse.Namespace, document: Any, name: str, vho
 
 
 def print_imported(answer: Mapping[str, Any]) -> None:
-    """Print what an import changed."""
+    """Print what an import changed, found unchanged, skipped and left without effect."""
     for reason in answer["skipped"]:
         warn(f"skipped {reason}")
     for label, key in (("made", "made"), ("changed", "changed"), ("there already", "present")):

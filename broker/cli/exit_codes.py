@@ -1,4 +1,4 @@
-"""The exit codes of all commands.
+"""The exit codes of all commands; `slotmq pipeline` adds those in `broker.pipeline.faults`.
 
     0    success; for a broker, a clean stop
     1    refused or failed, and a retry may succeed: a full disk, a port or data folder in use, no broker, a defect
@@ -17,7 +17,7 @@ FAILED: Final = 1
 UNUSABLE: Final = 2
 INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as in shells
 
-# The errors for a wrong path, address or right. Any other error may be temporary.
+# The errors for a wrong path, address or right. Any other one may be temporary.
 _PERMANENT: Final = frozenset(
     (
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),

@@ -24,7 +24,7 @@ HEALTHY: Final = b'{"ok":true'
 
 
 def health(argv: Sequence[str]) -> int:
-    """Return 0 if the broker answers, 1 if it does not, 2 for wrong usage; print the reason in one line."""
+    """Return 0 if the broker is healthy, 1 if it is not or does not answer, 2 for wrong usage or settings; say why."""
     given: dict[str, str] = {}
     words = list(argv)
     while words:

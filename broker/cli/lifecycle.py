@@ -1,4 +1,4 @@
-"""`slotmq reload`, `stop`, `drain` and `backup`: reload the settings of the running broker, stop it, copy its data."""
+"""`slotmq reload`, `stop`, `drain` and `backup`: reload settings, stop a broker, drain clients, copy its data."""
 
 from __future__ import annotations
 

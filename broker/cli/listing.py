@@ -71,7 +71,7 @@ def add_listing(commands: Any) -> None:
 
 
 def print_list(kind: str, arguments: argparse.Namespace) -> None:
-    """Print the list of a kind of object, of one vhost if the command names one. Raises: Unanswered; BadUsage."""
+    """Print a list of objects, of one vhost if the command names one. Raises: SettingsError, BadUsage, Unanswered."""
     filters = {"vhost": arguments.vhost} if "vhost" in arguments else {}
     chosen = getattr(arguments, "columns", None)
     wanted = COLUMNS[kind] if chosen is None else chosen.split(",")

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final
 
-MODULES: Final = (  # in the order of `slotmq --help`; each has add_<name>(commands)
+MODULES: Final = (  # in the order of `slotmq --help`; each defines add_<name>(commands)
     "lifecycle", "doctor", "listing", "top", "taps", "trace", "resources", "users", "vhosts",
     "messages", "retained", "moving", "definitions", "migrate", "perf", "pipeline", "cluster", "overlay",
 )  # fmt: skip
@@ -24,7 +24,7 @@ NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux conta
 def build_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of `slotmq`. Each command sets `run`, which takes the arguments and returns the exit code.
 
-    For the command `serve` only its own module is imported, so that a broker starts sooner.
+    For the command `serve` only the module `running` is imported, so that a broker starts sooner.
     """
     from broker.cli.parser import OneLineParser, ShowVersion
     from broker.cli.running import add_running
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_remote(words: Sequence[str]) -> bool:
-    """Return whether a health check uses HTTP, which needs the imports of the other commands."""
+    """Return whether a health check may use HTTP, which needs the imports of the other commands."""
     import os
 
     from broker.cli.client_variables import URL_VARIABLE

@@ -50,7 +50,7 @@ def add_messages(commands: Any) -> None:
 
 
 def message_count(text: str) -> int:
-    """Parse a number of messages to show. Raises: ArgumentTypeError."""
+    """Parse a number of messages or topics, at most GET_MAX. Raises: ArgumentTypeError."""
     if text.isdecimal() and 1 <= int(text) <= GET_MAX:
         return int(text)
     raise argparse.ArgumentTypeError(f"'{text}' is not a number from 1 to {GET_MAX}")
@@ -123,7 +123,7 @@ def _properties(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _batches(arguments: argparse.Namespace) -> Iterator[list[bytes]]:
-    """Yield the bodies in batches that fit into one request."""
+    """Yield the bodies in batches that fit into one request. Raises: BadUsage."""
     if arguments.body is not None:
         yield [arguments.body.encode("utf-8", "surrogateescape")]
         return

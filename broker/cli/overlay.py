@@ -38,7 +38,7 @@ def _print_brokers(brokers: Sequence[Mapping[str, Any]]) -> None:
 
 
 def broker_lines(broker: Mapping[str, Any]) -> Iterable[str]:
-    """Return the lines that describe one broker."""
+    """Yield the lines that describe one broker."""
     yield f"{'leaf' if broker['leaf'] else 'broker'} {cell(broker['broker'])} of tree node {cell(broker['node'])}"
     yield from _table(
         "links", broker["links"], ("peer", "node", "state", "subscriptions", "sent_bytes", "received_bytes")

@@ -14,10 +14,10 @@ from broker.core.definitions.json_text import read_json
 from broker.quantities import duration_ms, size_bytes
 
 Run = Callable[[argparse.Namespace], int | None]
-"""A function that runs a command and returns its exit code, None for 0."""
+"""A function that runs a command and returns its exit code, or None for 0."""
 
 DEFAULT_VHOST = "/"
-LOGIN = re.compile(r"//[^\s@]*@")  # the password of a URL among unknown arguments
+LOGIN = re.compile(r"//[^\s@]*@")  # the login in a URL among unknown arguments
 
 
 def name_and_text(text: str) -> tuple[str, str]:
@@ -62,13 +62,13 @@ def add_table(command: Any, name: str, meaning: str, entry: Callable[[str], Any]
 
 
 def add_arguments_option(command: argparse.ArgumentParser, example: str) -> None:
-    """Add the arguments of a declare or a binding."""
+    """Add the option for the arguments of a queue, an exchange or a binding."""
     meaning = f"such as {example}; the value is JSON if it parses, else text; can be repeated"
     add_table(command, "--argument", meaning, dest="arguments")
 
 
 def size(text: str) -> int:
-    """Parse a size such as 10GB, for argparse."""
+    """Parse a size such as 10GB. Raises: ArgumentTypeError."""
     try:
         return size_bytes(text)
     except ValueError as error:
@@ -76,7 +76,7 @@ def size(text: str) -> int:
 
 
 def time_ms(text: str, plain_ms: int = 1) -> int:
-    """Parse a time such as 7d, for argparse; a number without a unit is multiplied by `plain_ms`."""
+    """Parse a time such as 7d; a number without a unit is multiplied by `plain_ms`. Raises: ArgumentTypeError."""
     try:
         return duration_ms(text, plain_ms=plain_ms)
     except ValueError as error:
@@ -84,7 +84,7 @@ def time_ms(text: str, plain_ms: int = 1) -> int:
 
 
 def time_s(text: str) -> float:
-    """Parse a time such as 90 (seconds) or 5m, for argparse."""
+    """Parse a time such as 90 (seconds) or 5m. Raises: ArgumentTypeError."""
     return time_ms(text, plain_ms=1000) / 1000
 
 

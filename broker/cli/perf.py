@@ -1,4 +1,4 @@
-"""`slotmq perf`: generate load for any AMQP broker, and compare results.
+"""`slotmq perf`: generate load for any AMQP 0-9-1 or MQTT broker, and compare results.
 
 A scenario's module is imported only when the scenario is used.
 """
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def add_perf(commands: Any) -> None:
-    """Add the commands."""
+    """Add the command `perf` and its subcommands."""
     from broker.perf.scenarios import SCENARIOS, add
 
     perf = add_command(commands, "perf", "measure any AMQP 0-9-1 or MQTT broker")
@@ -47,7 +47,7 @@ class Scenario(LazyParser):
 def run_scenario(arguments: argparse.Namespace) -> int:
     """Run a scenario, show its result, and return the exit code.
 
-    Raises: BadUsage for options that exclude each other, or a file that cannot be written.
+    Raises: BadUsage for options that cannot be used, or a file that cannot be written.
     """
     from broker.perf.faults import BadOptions, Fault, RunFailed
     from broker.perf.progress import RunProgress

@@ -43,7 +43,7 @@ def settings_from_variables(environ: Mapping[str, str]) -> tuple[dict[str, tuple
     """Return the settings of the variables, each with its variable and value, and a line for each bad variable.
 
     An empty variable is ignored, because a compose file may pass unset variables as empty ones. No line contains a
-    value, which may be a password. *Blocking.*
+    setting's value, which may be a password. *Blocking.*
     """
     found: dict[str, tuple[str, Any]] = {
         key: (name, environ[name]) for name, key in NODE_KEYS.items() if environ.get(name)
@@ -76,7 +76,7 @@ def ignored_variables(environ: Mapping[str, str]) -> list[str]:
 
 
 def _size(value: str) -> str | int:
-    """Convert a size in RabbitMQ's notation to bytes; return a malformed one unchanged, for the settings to refuse."""
+    """Convert a size in RabbitMQ's notation to bytes; return any other text unchanged, for the settings to check."""
     found = SIZE.fullmatch(value)
     if found is None:
         return value

@@ -25,7 +25,7 @@ def add_running(commands: Any) -> None:
     command.add_argument("--log-format", choices=("text", "json"), help="default: text on a terminal, JSON elsewhere")
     command.set_defaults(run=_serve)
 
-    # Without --url, main() runs this command before any parser is created.
+    # Unless it may use HTTP, main() runs this command before any parser is created.
     command = add_command(commands, "health", "check whether the running broker answers: exit code 0 or 1")
     finish(command, _health)
 
@@ -40,7 +40,7 @@ def add_running(commands: Any) -> None:
     command.set_defaults(run=lambda _arguments: print(version_line()))
 
 
-# These functions import modules that load pydantic, which takes longer than most other commands.
+# These functions import modules on use; those of the first two load pydantic, which takes longer than most commands.
 
 
 def _serve(arguments: argparse.Namespace) -> int | None:

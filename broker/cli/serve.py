@@ -1,4 +1,4 @@
-"""`slotmq serve`: load the settings, set up logging and run the server. A failure to start is reported in one line."""
+"""`slotmq serve`: load the settings, set up the log and run the server. Failures are printed, defects only logged."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def serve_until_stopped(arguments: argparse.Namespace, signals: Signals) -> int:
-    """Set up the log, run the broker and write the last lines of the log. Raises: SettingsError."""
+    """Set up the log, run the broker, write the log's last lines and return the exit code. Raises: SettingsError."""
     layer = flags(arguments)
 
     def load_settings() -> Settings:

@@ -25,7 +25,7 @@ from broker.settings.problem import nearest, problem_lines
 DELIMITER: Final = "__"
 MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
 ENTRIES: Final = (dict[str, SecretStr],)  # tables with any keys: a variable sets one entry, or the table as JSON
-FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # other flags are named like the key
+FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # others that can fail: like the key
 SERVICE_LINK: Final = re.compile(r"SLOTMQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
 
 
@@ -90,8 +90,8 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the settings of the environment, by section and key.
 
     Tables and lists are JSON. A variable may also set one entry of a table; it overrides the table's JSON.
-    Raises: SettingsError that names each unknown SLOTMQ_ variable, with the nearest known one. No text contains a
-        value, which may be a password.
+    Raises: SettingsError with a line for each invalid JSON and each unknown SLOTMQ_ variable, with the nearest known
+        one. No text contains a value, which may be a password.
     """
     known = {
         _variable(f"{section}.{key}"): field for section, _model, fields in sections() for key, field in fields.items()
@@ -133,7 +133,7 @@ def _flag(key: str) -> str:
 
 
 def _is_service_link(name: str, value: str) -> bool:
-    """Return whether Kubernetes sets this variable in pods for a service named slotmq."""
+    """Return whether Kubernetes sets this variable in pods, for a service named slotmq or slotmq-NAME."""
     if name.endswith("_PORT"):
         return value.startswith(("tcp://", "udp://"))
     return SERVICE_LINK.fullmatch(name) is not None

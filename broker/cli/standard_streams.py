@@ -11,7 +11,7 @@ from typing import NoReturn
 
 
 def open_standard_streams() -> None:
-    """Open the null device in place of each closed standard stream.
+    """Open the null device for each closed standard stream; let standard output escape what it cannot encode.
 
     Otherwise the next opened file or socket would become a standard stream, and receive its output.
     """
@@ -25,7 +25,7 @@ def open_standard_streams() -> None:
             stream = Path(os.devnull).open("r" if name == "stdin" else "w")  # noqa: SIM115 - open until the process ends
             setattr(sys, name, stream)
         elif name == "stdout" and isinstance(sys.stdout, io.TextIOWrapper):
-            sys.stdout.reconfigure(errors="backslashreplace")  # escape characters that the terminal cannot show
+            sys.stdout.reconfigure(errors="backslashreplace")  # not UnicodeEncodeError
 
 
 def exit_at_once(code: int) -> NoReturn:

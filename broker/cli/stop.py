@@ -1,4 +1,4 @@
-"""Carry out `slotmq stop`: stop the running broker, print what it waits for, and return once its process has ended."""
+"""Carry out `slotmq stop`: stop the broker, print what it waits for and, except over HTTP, wait for its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Deadline:
         self.waits_for = ""
 
     def left_s(self) -> float | None:
-        """Return the remaining time, None without a timeout. Raises: Unanswered once the time is over."""
+        """Return the remaining time, or None without a timeout. Raises: Unanswered once the time is over."""
         if self._end is None:
             return None
         left_s = self._end - time.monotonic()
@@ -40,9 +40,9 @@ class Deadline:
 
 
 def stop(broker: AnyBroker, timeout_s: float | None, *, drain_s: int | None = None) -> int:
-    """Stop a broker, and wait for its end if it runs on this machine; with `drain_s` its clients may finish first.
+    """Stop a broker and, except over HTTP, wait for its end; with `drain_s`, its clients may finish first.
 
-    Raises: Unanswered if no broker answers, or if it has not stopped in time.
+    Raises: Unanswered if no broker answers, if it refuses, or if it has not stopped cleanly in time.
     """
     options: dict[str, Any] = {} if drain_s is None else {"drain": True, "drain_s": drain_s}
     if isinstance(broker, BrokerUrl):
@@ -99,7 +99,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -> bool:
-    """Print each step that the stop waits for, and return whether the broker stopped cleanly."""
+    """Print each step that the stop waits for, and return whether the broker stopped cleanly. Raises: Unanswered."""
     buffer = bytearray()
     while True:
         client.settimeout(deadline.left_s())

@@ -33,7 +33,7 @@ ENDS: Final = ("q", "Q", "\x03", "\x04")  # the last two, Ctrl-C and Ctrl-D, als
 class TopView:
     """The state of the view.
 
-    Shapes: `paused` says that the user has paused the updates, `changed` that the last key requires other rows.
+    Shapes: `paused` says whether the user has paused the updates, `changed` whether the last key requires other rows.
     """
 
     def __init__(self, sort: str, filter_text: str, vhost: str | None, *, reverse: bool) -> None:
@@ -109,7 +109,7 @@ class TopView:
         return key not in ENDS
 
     def _next_vhost(self) -> str | None:
-        """Return the vhost after the chosen one; None, which means all vhosts, after the last."""
+        """Return the vhost after the chosen one, or None, which means all vhosts, after the last or an unknown one."""
         choices = [None, *self._answer["vhosts"]]
         return choices[(choices.index(self._vhost) + 1) % len(choices)] if self._vhost in choices else None
 
@@ -166,7 +166,7 @@ def _rate(rate: float) -> str:
 
 
 def _age(age_s: float | None) -> str:
-    """Return a duration in at most two units."""
+    """Return a duration in at most two units, or a dot for None."""
     if age_s is None:
         return "·"
     if age_s < 60:

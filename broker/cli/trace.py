@@ -18,7 +18,7 @@ FILTERS: Final = ("exchange", "queue", "key", "user")
 
 
 class _Ended(Exception):
-    """The requested number of messages was shown, or the output cannot be written; then that error is the cause."""
+    """The requested number of messages was shown, or the output cannot be written; the cause is then that error."""
 
 
 def add_trace(commands: Any) -> None:

@@ -94,7 +94,7 @@ def _set(arguments: argparse.Namespace) -> None:
 
 
 def _password(arguments: argparse.Namespace) -> str:
-    """Read a password from standard input or the terminal: process lists show arguments. Raises: BadUsage."""
+    """Read a password from standard input or the terminal, because process lists show arguments. Raises: BadUsage."""
     if arguments.password_stdin:
         password = _first_line()
     elif sys.stdin.isatty():

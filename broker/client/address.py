@@ -82,7 +82,7 @@ class AmqpAddress:
         return self.user, self.password
 
     def context(self) -> ssl.SSLContext | None:
-        """Return the TLS context, None without TLS. *Blocking.* Raises: OSError if a certificate cannot be read."""
+        """Return the TLS context, or None without TLS. *Blocking.* Raises: OSError if a certificate cannot be read."""
         if not self.tls:
             return None
         context = ssl.create_default_context(cafile=self.cafile or None)

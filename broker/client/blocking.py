@@ -23,7 +23,7 @@ KEEPALIVE: Final = (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT",
 
 
 class LinkLost(Exception):
-    """The connection was lost without an error from the broker; a retry may succeed."""
+    """The broker was not reached, did not answer or is shutting down, or the link broke; a retry may succeed."""
 
 
 class LinkRefused(Exception):
@@ -51,7 +51,7 @@ class BlockingLink:
             raise
 
     def flush(self) -> None:
-        """Send the output. Input that arrives meanwhile is buffered: the broker may not read before it is received.
+        """Send the output, and buffer arriving input: the broker may not read on before its own output is received.
 
         Raises: LinkLost.
         """
@@ -69,7 +69,7 @@ class BlockingLink:
     def receive(self, timeout_s: float) -> Iterator[Received]:
         """Yield received methods; without input, wait for it up to `timeout_s`.
 
-        Raises: LinkLost if the connection has ended or the broker is shutting down, LinkRefused for any other close.
+        Raises: LinkLost if the connection has ended or the broker is shutting down, LinkRefused for other errors.
         """
         if not self._received:
             self._fill_buffer()
@@ -87,7 +87,7 @@ class BlockingLink:
             raise LinkRefused(f"{self._address}: {self.client.failure}")
 
     def call(self, channel: int, method: Method) -> Received:
-        """Send a method and return its answer; no other method may arrive meanwhile. Raises: LinkLost, LinkRefused."""
+        """Send a method and return its answer; no other method may arrive first. Raises: LinkLost, LinkRefused."""
         self.client.send(channel, method)
         self.flush()
         deadline_s = time.monotonic() + ANSWER_LIMIT_S
@@ -97,7 +97,7 @@ class BlockingLink:
         raise self._timed_out()
 
     def close(self) -> None:
-        """Close the connection with connection.close, or without it if the broker does not answer."""
+        """Send connection.close, wait at most CLOSE_LIMIT_S for the answer, and close the socket."""
         with suppress(LinkLost, LinkRefused, OSError):
             self.client.close("Goodbye")
             self._reach(ClientState.CLOSED, time.monotonic() + CLOSE_LIMIT_S)
@@ -121,7 +121,7 @@ class BlockingLink:
         return LinkLost(f"{self._address} did not answer within {ANSWER_LIMIT_S:g} s")
 
     def _fill_buffer(self) -> None:
-        """Append the available octets to the buffer. Raises: LinkLost at the end of input, if the buffer is empty."""
+        """Append the available octets to the buffer. Raises: LinkLost if the link broke and the buffer is empty."""
         pieces = [self._received]
         try:
             while piece := self._socket.recv(RECEIVE_BYTES):

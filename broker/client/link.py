@@ -87,7 +87,7 @@ class ClientLink(asyncio.Protocol):
         await loop.create_connection(lambda: self, address.host, address.port, ssl=context)
 
     async def dial_within(self, attach: Callable[[socket.socket], Awaitable[None]]) -> None:
-        """Connect within the process over a pair of sockets; `attach` serves the other one. Raises: OSError."""
+        """Connect within the process over a pair of sockets; `attach` serves the other socket. Raises: OSError."""
         ours, theirs = socket.socketpair()
         try:
             ours.setblocking(False)
@@ -140,9 +140,9 @@ class ClientLink(asyncio.Protocol):
             self._transport.resume_reading()
 
     async def close(self, reason: str) -> None:
-        """Close cleanly: when this returns, the broker has handled everything that was published.
+        """Close cleanly: the broker answers once it has handled everything that was published.
 
-        If the broker does not answer within `CLOSE_LIMIT_S`, the socket is closed without an answer.
+        If it does not answer within `CLOSE_LIMIT_S`, the socket is closed without an answer.
         """
         if not self.ended.done() and self._transport is not None:
             self.client.close(reason)

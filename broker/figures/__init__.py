@@ -1,1 +1,1 @@
-"""Numbers, tables and charts for readers, on the standard library: HTML pages that need no network and no script."""
+"""Numbers, tables and charts for readers, on the standard library: HTML pages that need neither network nor scripts."""

@@ -62,7 +62,7 @@ def bucket_axis(title: str, first: int, last: int, text: Callable[[int], str], c
 
 
 def decade_axis(title: str, values: Iterable[float], text: Callable[[float], str]) -> Axis:
-    """Return a logarithmic axis around all values above 0, which ends at 1, 2 or 5 times a power of ten."""
+    """Return a logarithmic axis over all values above 0, whose ends are 1, 2 or 5 times a power of ten."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = _round_below(min(known)), _round_above(max(known))
     if low == high:

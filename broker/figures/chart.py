@@ -1,4 +1,4 @@
-"""Draws line, column and heat charts as inline SVG, whose colours are set by the style sheets of the page."""
+"""Draw line, column and heat charts as SVG; the style sheets of the page or the sheet set their colours."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ Columns = Sequence[tuple[float, float, str]]  # bucket, height, tooltip text
 class Drawing:
     """A chart: its title, size, SVG elements and legend.
 
-    Shapes: `legend` has the name of each line and the style classes of its colour; None if the chart has no lines.
+    Shapes: `legend` lists each line's name and the style classes of its colour; it is None for other charts.
     """
 
     title: str

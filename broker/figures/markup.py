@@ -58,7 +58,7 @@ def _cell(value: str | int | Amount) -> str:
 
 
 def tiles(facts: Sequence[tuple[str, str]]) -> str:
-    """Return the headline figures of a page, as pairs of a value and its name."""
+    """Return the headline figures of a page; `facts` are pairs of a value and its name."""
     shown = "".join(
         f'<div class="tile"><b>{escaped(value)}</b><span>{escaped(name)}</span></div>' for value, name in facts
     )

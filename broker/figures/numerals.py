@@ -1,4 +1,4 @@
-"""Formats numbers for readers: counts, rates, durations, sizes and ratios, with three digits for measured values."""
+"""Format numbers for readers: counts, rates, durations, sizes and ratios, with three digits for measured values."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def count_text(value: float) -> str:
 
 
 def rate_text(per_s: float) -> str:
-    """Return a rate in full, with a decimal place if it is small: 123,456/s, 3.2/s."""
+    """Return a rate, formatted by `number_text`: 123,456/s, 3.2/s."""
     return f"{number_text(per_s)}/s"
 
 
 def short_text(value: float) -> str:
-    """Return a count in three digits: 950, 1.2k, 34M."""
+    """Return a count with a suitable suffix: 950, 1.2k, 34M."""
     return _scaled(value, 1000, _THOUSANDS, "")
 
 
 def size_text(size_bytes: float) -> str:
-    """Return a size in three digits: 950 B, 1.2 KiB."""
+    """Return a size in a suitable unit: 950 B, 1.2 KiB."""
     return _scaled(size_bytes, KIB, _SIZES, " ")
 
 
 def duration_text(us: float) -> str:
-    """Return a duration in three digits and a suitable unit: 12.3 us, 4.5 ms, 2 s."""
+    """Return a duration in a suitable unit: 12.3 us, 4.5 ms, 2 s."""
     if us < 999.5:
         return f"{digits(us)} us"
     if us < 999_500:
@@ -45,7 +45,7 @@ def duration_text(us: float) -> str:
 
 
 def span_text(seconds: float) -> str:
-    """Return a span of time in its largest unit and the next smaller one: 2 d 3 h, 40 s."""
+    """Return a span of time in its largest unit and a smaller one: 2 d 3 h, 40 s."""
     whole = round(seconds)
     for size, name, smaller, smaller_name in _SPANS:
         if whole >= size:
@@ -60,12 +60,12 @@ def many(count: int, noun: str) -> str:
 
 
 def number_text(value: float) -> str:
-    """Return a number with its significant digits only: 123,456, 12.3, 0.0123."""
+    """Return a number in full from 1,000 on, else to three significant digits: 123,456, 12.3, 0.0123."""
     return f"{value:,.0f}" if abs(value) >= 999.5 else digits(value)
 
 
 def ratio_text(value: float, base: float) -> str | None:
-    """Return the ratio of a value to `base`, None if it is undefined."""
+    """Return the ratio of a value to `base`, or None if the value is negative or `base` is not above 0."""
     if base <= 0 or value < 0:
         return None
     ratio = value / base
@@ -94,7 +94,7 @@ def share_text(share: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Return a number in three digits, without trailing zeros: 123, 12.3, 1.2, 0.00123."""
+    """Return a number to three significant digits, or whole from 1,000 on: 1234, 123, 12.3, 1.2, 0.00123."""
     if value == 0:
         return "0"
     places = 0

@@ -1,4 +1,4 @@
-"""The errors of the pipeline, each of which is one line for the user, and the exit codes of jobs."""
+"""The errors of the pipeline, whose texts are for the user, and the exit codes of jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NO_JAVA: Final = 5
 class JobFailed(Exception):
     """A job cannot continue. The text is for the user: one line, or the list of the Java versions that were found.
 
-    Shapes: `code` is the job's exit code. A subclass has its own code, which an exception raised in a worker keeps.
+    Shapes: `code` is the job's exit code. A subclass may have its own, which an exception raised in a worker keeps.
     """
 
     code = ERROR
@@ -57,7 +57,7 @@ class SlotMissing(SlotGap):
 
 
 class SlotDamaged(PipelineFault):
-    """A slot file, or some of its rows, differ from what the broker sealed."""
+    """A slot file or some of its rows differ from what the broker sealed."""
 
 
 class SinkRefused(PipelineFault):

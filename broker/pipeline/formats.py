@@ -134,7 +134,7 @@ def _tasks_now(source: SlotSource) -> list[InputPartition]:
 
 
 def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
-    """Return the columns that Spark requests as an Arrow schema. Raises: SourceRefused for a column of a wrong type."""
+    """Return the columns that Spark requests as an Arrow schema. Raises: SourceRefused for a wrong column or type."""
     check_columns(schema.fieldNames(), known.names)
     for field in schema.fields:
         wanted, found = ddl_of(known, [field.name]).rpartition(" ")[2], field.dataType.simpleString()

@@ -47,7 +47,7 @@ REFRESHES_PER_S: Final = 4  # on a terminal
 class Progress:
     """The amount of work done by a job, and its display.
 
-    Shapes: `lag` is the remaining work, None if unknown.
+    Shapes: `lag` is the remaining work, or None if it is unknown.
     Invariant: any thread may call it; Spark reports its batches on a thread of its own.
     """
 
@@ -101,7 +101,7 @@ class Progress:
                 self._stream.flush()
 
     def close(self) -> None:
-        """Erase the progress line, so that the terminal is free for other output."""
+        """Erase the progress line, so that the terminal is free for other output, and show no more progress."""
         with self._lock:
             self._quiet = True
             if self._status is not None:
@@ -230,7 +230,7 @@ def _lake_argument(text: str) -> Path | str:
 
 
 def open_lake(place: Path | str, version: int | str | None = None) -> Lake:
-    """Return a lake, optionally at a version. Raises: JobFailed (USAGE) if the lake or the version does not exist."""
+    """Return a lake, optionally at a version. Raises: JobRefused if the lake or the version cannot be opened."""
     from broker.pipeline.lake.lake import Lake
 
     with restated(LakeRefused, JobRefused):
@@ -290,7 +290,7 @@ def spark_of(arguments: argparse.Namespace) -> SparkSession:
 def carry_out(
     arguments: argparse.Namespace, name: str, work: Callable[[Progress], Summary], *, engine: bool = True
 ) -> int:
-    """Run a command's job, show progress and summary, and return the exit code; a failure is printed as one line.
+    """Run a command's job, show progress and summary, and return the exit code; a failure is printed without a trace.
 
     Shapes: `engine` says whether the job uses Spark; if so, the first line names the session.
     Raises: BadUsage, SettingsError, Unanswered, which the command line reports itself.
@@ -359,7 +359,7 @@ def choose_session(arguments: argparse.Namespace) -> SessionChoice:
 
 
 def _own_session_reason(arguments: argparse.Namespace) -> str:
-    """Return the argument that a running server cannot satisfy, "" if there is none."""
+    """Return the argument that a running server cannot satisfy, or "" if there is none."""
     if arguments.cold:
         return "--cold"
     if arguments.master is not None:

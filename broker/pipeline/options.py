@@ -1,4 +1,4 @@
-"""Parsers of user input: the options of Spark formats, in any case, paths on this machine, and times.
+"""Parse user input: options of Spark formats (whose names ignore case), paths on this machine, and times.
 
 A time is 2026-11-20 or 2026-11-20T08:30, in UTC or with a zone, or 7d for seven days ago.
 """
@@ -106,7 +106,7 @@ def local_path(name: str | Path, refused: type[PipelineFault] = LakeRefused) -> 
 
 
 def instant_ms(instant: Instant, now_ms: int) -> int | None:
-    """Return a time in milliseconds since 1970, None for None; without a zone it is UTC. Raises: LakeRefused."""
+    """Return a time in milliseconds since 1970, or None for None; without a zone it is UTC. Raises: LakeRefused."""
     if instant is None:
         return None
     if isinstance(instant, str):

@@ -28,8 +28,8 @@ NOT_WORD: Final = re.compile(r"([^0-9A-Za-z_])")
 class Selection:
     """A selection of a lake's messages.
 
-    Shapes: `since` and `until` are times as the lake parses them; `queues` are names of queues and taps, () for all;
-    `pattern` is a topic pattern for routing keys; `where` is an SQL condition on the columns of messages.
+    Shapes: `since` and `until` are times as the lake parses them; `queues` are names of queues and taps, or () for
+    all; `pattern` is a topic pattern for routing keys; `where` is an SQL condition on the columns of messages.
     """
 
     lake: Path | str
@@ -41,7 +41,7 @@ class Selection:
     vhost: str | None = None
 
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the selected messages. Raises: JobFailed (USAGE) for an invalid time or condition."""
+        """Return the selected messages. Raises: JobFailed (USAGE) for a missing lake, a wrong time or condition."""
         lake = open_lake(self.lake)
         with restated(LakeRefused, JobRefused):
             frame = lake.messages(spark, since=self.since, until=self.until)

@@ -48,7 +48,7 @@ class ArchiveOptions:
     """The source and the target of an archive.
 
     Shapes: either `path`, a data folder, or `url`, http(s)://user:password@host:15672, is set; `taps` are names or
-    globs, () for all; with `follow`, setting `stop` ends the archive.
+    globs, or () for all; with `follow`, setting `stop` ends the archive.
     """
 
     spark: Callable[[], SparkSession]

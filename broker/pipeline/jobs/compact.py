@@ -20,7 +20,7 @@ MEGABYTE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """The files to compact. Shapes: `day` is a date, None for all; replaced files are deleted after `keep_days`."""
+    """The files to compact. Shapes: `day` is a date, or None for all; replaced files are deleted after `keep_days`."""
 
     lake: Path | str
     day: str | None = None

@@ -147,7 +147,7 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
     with faults_fail_the_job():
         if options.selection is not None:
             frame = options.selection.messages(spark)
-        else:  # one snapshot, so that the published messages are the reported ones
+        else:  # the current contents of the queues
             where = {"path": options.path, "url": options.url, "vhost": options.vhost, "queue": options.queues}
             frame = live_messages(spark, given_options(where))
         groups = group_deaths(frame, options.wanted)

@@ -37,7 +37,7 @@ PANDAS_BELOW: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """The facts about the machine. Shapes: the version of a missing package, and unknown memory, are None."""
+    """The facts about the machine. Shapes: a missing package's version, a missing shell and unknown memory are None."""
 
     python: str
     cores: int
@@ -94,7 +94,7 @@ def _available_bytes() -> int | None:
 
 
 def _cgroup_left_bytes() -> int | None:
-    """Return the memory that a container may still allocate, None without a limit."""
+    """Return the memory that a container may still allocate, or None without a known limit."""
     folder = Path("/sys/fs/cgroup")
     with suppress(OSError, ValueError):  # "max" is not a number
         return int((folder / "memory.max").read_text()) - int((folder / "memory.current").read_text())
@@ -113,7 +113,7 @@ def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """The session and the size of the small job. It runs only if `spark` is given and a supported Java was found."""
+    """The session and the size of the small job. It runs only with `spark`, all packages and a supported Java."""
 
     spark: Callable[[], SparkSession] | None = None
     rows: int = ROWS

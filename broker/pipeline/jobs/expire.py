@@ -1,4 +1,4 @@
-"""`slotmq pipeline expire`: delete messages from a lake by age, queue or routing key, without Spark."""
+"""`slotmq pipeline expire`: delete messages from a lake by age or key, optionally of some queues, without Spark."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ExpireOptions:
     """The messages to delete: those that meet all conditions.
 
     Shapes: `older` is a time as the lake parses it, of which only the day counts: messages of earlier days are deleted;
-    None or () is no condition.
+    None and () set no condition.
     """
 
     lake: Path | str
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def conditions(options: ExpireOptions) -> tuple[str, str | None]:
-    """Return the SQL conditions for messages and for bad records, None if keys exclude these. Raises: LakeRefused."""
+    """Return the SQL conditions for messages and for bad records, or None for the latter if keys are given."""
     found = []
     before_ms = instant_ms(options.older, now_ms())
     if before_ms is not None:

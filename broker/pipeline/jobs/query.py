@@ -46,9 +46,9 @@ LIMIT_MAX: Final = (1 << 31) - 2  # Spark counts in 32 bits, and the query reque
 class QueryOptions:
     """A query and its source.
 
-    Shapes: one of `lake`, `path` and `url` is set; the view `messages` has the messages and, for a lake, the view `bad`
-    the unreadable records. `limit` is the number of rows shown, 0 for all. `version` is a number or a time of the lake;
-    `columns` are the comma-separated columns to read from slots, None for all.
+    Shapes: one of `lake`, `path` and `url` is set; the view `messages` contains the messages, and for a lake the view
+    `bad` the unreadable records. `limit` is the number of rows shown, or 0 for all. `version` is a number or a time of
+    the lake; `columns` are the comma-separated columns to read from slots, or None for all.
     """
 
     spark: Callable[[], SparkSession]

@@ -33,7 +33,7 @@ NO_PRODUCER: Final = "none"
 STATE_FOLDER: Final = "_jobs"  # a folder in the lake
 REFUSED_FOLDER: Final = "unroutable"
 STEP_ROWS: Final = 250_000
-STEP_S: Final = 10.0  # the maximum duration of a step, if a rate or speed is given
+STEP_S: Final = 10.0  # the intended duration of a step, if a rate or speed is given
 FORMAT: Final = 1
 
 
@@ -160,7 +160,7 @@ class BadReplayState(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The selected rows of one slot: their number, and the times of the first and the last one."""
+    """The selected rows of one slot, or of all snapshots (seal 0): their number, and the first and the last time."""
 
     seal: int
     rows: int
@@ -178,7 +178,7 @@ class Step:
 
 
 def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
-    """Return the steps after seal `done`, each short enough for regular progress reports.
+    """Return the steps after seal `done`: each one slot, or several if short enough for regular progress reports.
 
     Rows of snapshots, which have no seal, come first, and every run repeats them.
     """
@@ -231,7 +231,7 @@ class ReplayState:
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
-    """Return the number of rows, and the first and last time, for each slot in a frame."""
+    """Return the number of rows, and the first and last time, for each slot in a frame and for all snapshots."""
     times = F.unix_micros(F.col("ts"))
     found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")

@@ -97,7 +97,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Return the values of the report, None where unknown. Raises: JobFailed. Cost: four passes over the messages."""
+    """Return the report's values, unknown ones as None. Raises: JobFailed. Cost: at most four passes over messages."""
     lake = open_lake(options.selection.lake)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()

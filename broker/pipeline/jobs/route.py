@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def running_topology(folder: str) -> Topology:
     """Return the topology of the broker that runs on a data folder, transient queues included, without taps' queues.
 
-    Raises: Unanswered if no broker runs there.
+    Raises: Unanswered if no broker runs there; BadBindings, BadTopology.
     """
     document = {kind: ask(folder, f"list_{kind}") for kind in ("exchanges", "queues", "bindings", "policies")}
     queues = [row for row in document["queues"] if not row["name"].startswith(TAP_QUEUE_PREFIX)]
@@ -106,7 +106,7 @@ def run_route(options: RouteOptions, progress: Progress) -> Summary:
 
 
 def count_frame(frame: DataFrame, topology: Topology, today: Topology | None = None) -> dict[str, Any]:
-    """Return how many messages of a frame each queue would receive."""
+    """Return the values of the summary for the messages of a frame."""
     return summary_of(counted_routes(frame, named(topology, *filter(None, [today]))), topology, today)
 
 

@@ -59,7 +59,7 @@ class Totals:
 
 
 class ArchiveRun:
-    """A running archive. From `begin` to `end` it is the only run of this name on this machine."""
+    """A running archive. From `begin` to `end` it is this machine's only run with this cursor and lake."""
 
     def __init__(
         self,
@@ -92,16 +92,16 @@ class ArchiveRun:
         self._say = say
         self._clock_s = clock_s
         self._released = -1  # the last seal reported to the broker
-        self._compacted: int | None = None  # the number of files after the last compaction
+        self._compacted: int | None = None  # `totals.files` at the last compaction
         self._release_at_s = 0.0  # when to retry after the broker did not answer
 
     def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> None:
-        """Start a new archive or resume an existing one, after removing the unfinished work of earlier runs.
+        """Start a new archive or resume an existing one; on a disk, remove the unfinished files of earlier runs.
 
         An archive starts over after the lake's last seal of each tap in two cases: with `take_over`, if another archive
         has archived slots of its taps; with `accept_restored`, if the data folder has another history than the lake.
-        Raises: LakeRefused when the archive already runs, belongs to another store or other taps, or when the history
-            differs and that is not accepted; TapTaken; SlotGap.
+        Raises: LakeRefused when the archive already runs, lacks rights, belongs to another store or other taps, or when
+            the history differs and that is not accepted; TapTaken; SlotGap; SourceRefused.
         """
         if not self._lock_cursor():
             raise LakeRefused(f"an archive with the cursor {self._cursor!r} already runs on {self.lake.place}")
@@ -175,7 +175,7 @@ class ArchiveRun:
     def _check_first(self, archived: Mapping[TapName, int], allow_gap: bool) -> None:
         """Check that nothing is missing before the first batch, and record where it begins in each tap.
 
-        Invariant: a gap that arises meanwhile is either checked here or refused by the stream.
+        Invariant: a gap that arises in the meantime is either checked here or refused by the stream.
         """
         self._begins = self.cursors.begins(archived)
         self._gaps_before = max((gap.seal for gap in self.cursors.lost(0)), default=0)
@@ -195,7 +195,7 @@ class ArchiveRun:
             )
 
     def _superseded(self, note: ArchiveNote, *, accept_restored: bool, take_over: bool) -> str:
-        """Return why an archive must start over instead of resuming from its position, "" if it can resume."""
+        """Return why an archive must start over rather than resume from its position, or "" if it can resume."""
         view, at = self._catalog.view(), self._at
         for offset in filter(None, (at, self._interrupted)):
             if view.diverged(offset.seal, offset.incarnation):

@@ -34,12 +34,12 @@ class DeltaLog:
         """Sync an entry with the files that it adds, and the entries before it back to an archive's last one.
 
         Another program or a killed compaction may have left several entries without a sync; when an archive's entry was
-        written, all earlier ones were on disk. Shapes: the entries up to `after` are on disk already.
+        written, all earlier ones were on disk. Shapes: the entries up to `after` are already on disk.
         """
         for path in reversed(list(self._unsynced(version, after))):
             for action in _actions(self._disk.read(path)):
                 added = self._table / unquote(action["add"]["path"]) if "add" in action else None
-                if added is not None and added.exists():  # it may have been replaced and removed meanwhile
+                if added is not None and added.exists():  # it may have been replaced and removed since
                     self._disk.sync_file(added)
                     self._disk.sync_folder(added.parent)
             self._disk.sync_file(path)
@@ -70,7 +70,7 @@ class DeltaLog:
             self._disk.sync_folder(self._folder)
 
     def repair(self) -> list[str]:
-        """Remove files that a power loss left incomplete, and return their names."""
+        """Remove log files that a power loss left incomplete, and all later entries; return their names."""
         if not self._local:
             return []
         removed = {name for name in self._names() if name.endswith(CHECKPOINT) and not self._is_complete(LOG, name)}
@@ -97,7 +97,7 @@ class DeltaLog:
     def _is_torn(self, name: str, later: set[str]) -> bool:
         """Return whether an entry is incomplete, or replaces files that still exist by incomplete files.
 
-        An archive's files are on disk before their entry, so a power loss cannot have damaged them. `later` has the
+        An archive's files are on disk before their entry, so a power loss cannot have damaged them. `later` are the
         files that later entries replaced or deleted. They may be missing, because a killed vacuum removes only some of
         them, and a repair must not restore deleted rows. A complete entry adds the files that it removes to `later`.
         """

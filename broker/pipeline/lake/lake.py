@@ -44,8 +44,8 @@ OBJECT_TASKS: Final = 4  # for each task that can run at the same time
 class ArchiveNote:
     """The description of an archive.
 
-    Shapes: `query` is the archive's name in the log; `taps` are names or globs, () for all; `start` is where the
-        archive began, and `skip` has, by vhost and tap, the last seal in the lake at that time.
+    Shapes: `query` is the archive's name in the log; `taps` are names or globs, or () for all; `start` is where
+        the archive began, and `skip` is, by vhost and tap, the last seal in the lake at that time.
     """
 
     query: str
@@ -68,7 +68,7 @@ class Lake:
     """A lake; `create` makes a new one if there is none.
 
     Shapes: `version`, a number or a time of the table `messages`, selects the messages of that moment.
-    Raises: LakeRefused if there is no lake or no such version, or for a URL of an unknown scheme.
+    Raises: LakeRefused if there is no lake or no such version, or none can be created at this place.
     """
 
     def __init__(
@@ -164,7 +164,7 @@ class Lake:
     # ---- archives
 
     def note(self, cursor: str) -> ArchiveNote | None:
-        """Return the note of an archive, None if there is none. Raises: LakeRefused for an unreadable note."""
+        """Return the note of an archive, or None if there is none. Raises: LakeRefused for an unreadable note."""
         path = self.place.root / ARCHIVES / f"{cursor}.json"
         if path.name not in self.disk.list(path.parent):
             return None
@@ -181,11 +181,11 @@ class Lake:
         return note
 
     def position(self, note: ArchiveNote) -> StreamOffset | None:
-        """Return the end of an archive's last batch, None before the first batch."""
+        """Return the end of an archive's last batch, or None before the first batch."""
         return self._last_offset(self.message_table, note)
 
     def interrupted(self, note: ArchiveNote, at: StreamOffset) -> StreamOffset | None:
-        """Return the end of a batch after `at` of which the lake has only the bad records, None if there is none."""
+        """Return the end of a batch after `at` with only its bad records in the lake, or None if there is none."""
         bad = self._last_offset(self.bad_table, note)
         return bad if bad is not None and bad.seal > at.seal else None
 
@@ -242,7 +242,7 @@ class Lake:
         return self.message_table.compact(target_bytes, day)
 
     def vacuum(self, keep_hours: int) -> int:
-        """Remove files that were replaced more than `keep_hours` ago, and return how many; their readers fail."""
+        """Remove files replaced over `keep_hours` ago, whose readers then fail, and orphans; return how many."""
         return self.message_table.vacuum(keep_hours) + self.bad_table.vacuum(keep_hours)
 
 

@@ -204,7 +204,7 @@ Slots = Sequence[SlotHandle]
 
 @dataclass(slots=True)
 class Copied:
-    """A task's report for the commit. Shapes: `seals` has the first and the last seal of each branch."""
+    """A task's report for the commit. Shapes: `seals` maps each branch to its first and last seal."""
 
     files: tuple[NewFile, ...] = ()
     bad_files: tuple[NewFile, ...] = ()
@@ -237,7 +237,7 @@ class Copied:
 class LakeTarget:
     """The lake into which tasks copy slots; it is pickled into them.
 
-    Shapes: either `path`, the broker's absolute data folder, or `url` is set; `skip` has, by vhost and tap, the last
+    Shapes: either `path`, the broker's absolute data folder, or `url` is set; `skip` is, by vhost and tap, the last
         seal in the lake before the archive began; tests set `disk`.
     """
 
@@ -264,7 +264,7 @@ class LakeTarget:
 
 
 class SlotCopy(ExitStack):
-    """Copies slots into a lake, with one file per day; an exception inside `with` removes the files.
+    """Copy slots into a lake, with one file per day; an exception inside `with` removes the files.
 
     Invariant: no log names the files yet. Two copies of the same slots have equal rows in differently named files.
     """
@@ -280,7 +280,7 @@ class SlotCopy(ExitStack):
     def copy(self, slots: Iterable[SlotHandle]) -> None:
         """Copy the readable rows of slots, and record all others as bad. Raises: SlotMissing.
 
-        Cost: small slots are decoded together: a decoding costs a millisecond and 30 KB, however few rows it has.
+        Cost: small slots are decoded together, because each decoding costs a millisecond and 30 KB.
         """
         for group in decode_groups(slots):
             opened = [self._opened(slot) for slot in group]

@@ -183,7 +183,7 @@ class LakeTable:
         return {branch: seal for branch, seal in found.items() if seal is not None}
 
     def last_passed(self, query: str, incarnations: Iterable[str]) -> tuple[int, str] | None:
-        """Return the last seal that an archive has passed and the start of the broker that wrote it; None for none."""
+        """Return an archive's last passed seal and the start of the broker that wrote it, or None if there is none."""
         table = self.load()
         versions = {start: table.transaction_version(query_name(query, start)) for start in incarnations}
         return max(((seal, start) for start, seal in versions.items() if seal is not None), default=None)
@@ -293,7 +293,7 @@ class LakeTable:
                 self._disk.remove(self.folder / path)
 
     def _change(self, work: Callable[[DeltaTable], Any], done: Callable[[DeltaTable], bool] = lambda _: False) -> Any:
-        """Change the table, and retry if another writer was first; return None if the table has the change already."""
+        """Change the table, and retry if another writer was first; return None if the table already has the change."""
         for _ in range(ATTEMPTS):
             table = self.load()
             version = table.version()

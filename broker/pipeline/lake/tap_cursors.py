@@ -14,7 +14,7 @@ TapName = tuple[str, str]  # vhost, tap
 
 
 class TapCursors:
-    """A cursor of one name on each of the selected taps. Shapes: `taps` are names or globs, () for all."""
+    """A cursor of one name on each of the selected taps. Shapes: `taps` are names or globs, or () for all."""
 
     def __init__(
         self, catalog: Catalog, name: str, *, vhost: str | None, taps: Sequence[str], say: Callable[[str], None]
@@ -32,7 +32,7 @@ class TapCursors:
         return is_chosen(vhost, tap, self._vhost, self._taps or None)
 
     def taps(self) -> set[TapName]:
-        """Return the selected taps that exist, have slots or have a cursor; without a broker, only the latter two."""
+        """Return the selected taps that exist, have slots or have a cursor; without a broker, only the last two."""
         view = self._catalog.view()
         found = view.taps | {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
         try:
@@ -85,7 +85,7 @@ class TapCursors:
             self._report_once(refused)
 
     def check_rights(self) -> None:
-        """Check that the user may read every tap that could be selected.
+        """Check that the user may read every tap, unless the selected taps are named without wildcards.
 
         Raises: LakeRefused otherwise: if the right were granted later, earlier slots would be missing in the lake.
         """
@@ -96,7 +96,7 @@ class TapCursors:
     def release(self, seal: int, incarnation: str, begins: Mapping[TapName, int]) -> bool:
         """Tell the broker, for every tap, up to which seal it is archived; return whether the broker recorded it.
 
-        Shapes: `begins` has the seals of taps of which the lake has no batch of this archive yet.
+        Shapes: `begins` maps each tap of which the lake has no batch of this archive yet to a seal.
         Raises: as `check_rights`.
         """
         try:

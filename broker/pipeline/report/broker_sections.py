@@ -26,7 +26,7 @@ Group = list[tuple[RoutedBinding, Pattern]]
 def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
     """Return the reach of messages: fan-out, keys that reach no queue, and bindings that match no message.
 
-    Shapes: `rows` are those of `counted_routes`; `unmatched` has the most frequent keys that reach no queue.
+    Shapes: `rows` are those of `counted_routes`; `unmatched` lists the most frequent keys that reach no queue.
     """
     fan_out = sorted((row["number"], row["messages"], row["keys"]) for row in rows if row["kind"] == "fan-out")
     messages = sum(count for _, count, _ in fan_out)
@@ -51,8 +51,8 @@ def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
 def redundant_bindings(topology: Topology) -> list[tuple[RoutedBinding, RoutedBinding]]:
     """Return each redundant binding with a binding that makes it redundant and is not redundant itself.
 
-    A fanout exchange ignores keys, so any further binding to the same destination is redundant. Headers and hash
-    exchanges are not examined.
+    A fanout exchange ignores keys, so any further binding to the same destination is redundant. Exchanges of
+    other types than topic and fanout are not examined.
     Cost: for each pattern, a search among the patterns with the same exchange and destination.
     """
     types = {(entry.vhost, entry.name): entry for entry in topology.exchanges}

@@ -240,8 +240,8 @@ def forecast(
 ) -> dict[str, Any] | None:
     """Return the forecast; None without messages, or for less than an hour of history.
 
-    Shapes: `by_day` has the number of messages by the start of the day in ms; `free_bytes` is None in a bucket;
-        `growth_a_day` is the daily change of the number of messages per day; `ahead` has future sizes of the lake.
+    Shapes: `by_day` maps the start of a day in ms to its number of messages; `free_bytes` is None in a bucket;
+        `growth_a_day` is the daily change of the number of messages per day; `ahead` lists future sizes of the lake.
     """
     if last_ms - first_ms < HISTORY_MIN_MS or not lake_rows:
         return None
@@ -272,7 +272,7 @@ def forecast(
 
 
 def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:
-    """Return the days until rate * t + growth * t^2 / 2 reaches the free space, None if it never does."""
+    """Return the days until rate * t + growth * t^2 / 2 reaches the free space; None if it never does or is unknown."""
     if free is None:
         return None
     if growth == 0:

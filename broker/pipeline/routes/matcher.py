@@ -13,7 +13,7 @@ from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.exchange_types import PREDECLARED, make_exchange
 from broker.routing.pattern import PatternLimits
 
-LIMITS: Final = PatternLimits(hashes=8, words=128)  # wider than a broker's, so that no existing binding exceeds them
+LIMITS: Final = PatternLimits(hashes=8, words=128)  # wider than a broker's defaults
 UNSEEN: Final = b"\0" * PROPERTIES_AT  # stands for class, weight and body size, which no exchange reads
 NO_FLAGS: Final = bytes(2)
 COMPILED_MAX: Final = 4
@@ -47,13 +47,13 @@ def further_keys(fields: MessageFields) -> list[str]:
 
 
 class Matcher:
-    """Routes by a topology, with the same result as a broker that has these exchanges and bindings.
+    """Route by a topology, with the same result as a broker that has these exchanges and bindings.
 
     Each binding is a destination of its own, so that a match yields bindings. Numbers from `default_at` on are routes
     of the default exchange.
-    Shapes: `queues` has every queue once; `queue_of` has, for each binding, the index of its queue there, -1 if it
-        leads to another exchange.
-    Invariant: `dynamic` has the (vhost, exchange) from which a message can reach an exchange that reads headers or
+    Shapes: `queues` lists every queue once; `queue_of` maps each binding to the index of its queue there, or to -1
+        if it leads to another exchange.
+    Invariant: `dynamic` holds each (vhost, exchange) from which a message can reach an exchange that reads headers or
         properties; all others match by keys alone.
     """
 
@@ -95,7 +95,7 @@ class Matcher:
         self.dynamic = frozenset(place for place in self._exchanges if self._is_dynamic(place))
 
     def match(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Match | None:
-        """Return the match of a message, None if the exchange does not exist.
+        """Return the match of a message, or None if the exchange does not exist.
 
         Shapes: `properties_raw` may be None if the exchange is not `dynamic` and the message has no header CC.
         """
@@ -107,7 +107,7 @@ class Matcher:
         return Match(queues, tuple(number for number in numbers if number < self.default_at))
 
     def numbers(self, vhost: str, exchange: str, key: str, properties_raw: bytes | None = None) -> Numbers | None:
-        """Return the numbers of the matching bindings, None if the exchange does not exist. HOT."""
+        """Return the numbers of the matching bindings, or None if the exchange does not exist. HOT."""
         start = self._exchanges.get((vhost, exchange))
         if start is None:
             return self._without_exchange(vhost, exchange, key, properties_raw)
@@ -126,7 +126,7 @@ class Matcher:
         return tuple(self.default_at + place for place in places if place is not None)
 
     def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
-        """Return the matching bindings from an exchange on, visiting each exchange once; an alternate after no match.
+        """Return the matching bindings from an exchange on; visit each exchange once, and its alternate if none match.
 
         Source: the router's walk, which does not return bindings.
         """
@@ -173,7 +173,7 @@ class Matcher:
 
 
 def compiled(name: str, topology: Topology) -> Matcher:
-    """Return the matcher of the topology with this name, which is built once per process and shared by all tasks."""
+    """Return the matcher of the topology with this name; a process keeps up to COMPILED_MAX of them for all tasks."""
     matcher = _compiled.get(name)
     if matcher is None:
         if len(_compiled) >= COMPILED_MAX:

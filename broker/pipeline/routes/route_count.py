@@ -64,7 +64,7 @@ class RouteTally:
         self._sums: dict[str, Counter[tuple[str, str, str]]] = {kind: Counter() for kind in BY_NAME}
 
     def add(self, places: Sequence[Place], messages: Any) -> None:
-        """Count the messages of some keys. Shapes: `messages` has the number for each key."""
+        """Count the messages of some keys. Shapes: `messages` is an array with the number for each key."""
         matches = [self._matches(matcher, places) for matcher in self._matchers]
         known, numbers, owners = matches[0]
         self._total("all", messages)
@@ -217,7 +217,7 @@ def named(*topologies: Topology) -> Topologies:
 
 
 def with_queues(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that replaces the column ROUTE_PROPERTIES by the queues a row reaches, and drops other rows."""
+    """Return the task that replaces the column ROUTE_PROPERTIES by the queues of a row, and drops rows without any."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         known: dict[Any, list[str]] = {}

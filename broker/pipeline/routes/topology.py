@@ -1,7 +1,7 @@
 """Exchanges, queues and bindings as plain values, which every worker can hold, and the files that describe them.
 
-A file is a definitions file of RabbitMQ or SlotMQ, JSON lines, or CSV. Lines name exchange, pattern and queue. An
-exchange without a type is a topic exchange, unless its name begins with `amq.` and has a predeclared type.
+A file is a definitions file of RabbitMQ or SlotMQ, a JSON list, JSON lines, or CSV. Lines name exchange, pattern and
+queue. An exchange without a type is a topic exchange, unless brokers predeclare it with another type.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def read_text(text: str, vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def csv_rows(text: str) -> list[Row]:
-    """Return the lines of a CSV text; a first line with the word `exchange` is the header. Raises: BadBindings."""
+    """Return the lines of a CSV text; a first line with `exchange` or `source` is the header. Raises: BadBindings."""
     with restated(csv.Error, BadBindings, "not valid CSV: "):
         lines = [(number, line) for number, line in enumerate(csv.reader(text.splitlines()), 1) if line]
     columns: Sequence[str] = CSV_COLUMNS
@@ -213,7 +213,7 @@ def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default
 
 
 def entries(document: Mapping[str, Any], part: str) -> list[Row]:
-    """Return a list in a document, [] if it is missing. Raises: BadBindings."""
+    """Return a list in a document, or [] if it is missing. Raises: BadBindings."""
     found = document.get(part) or []
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise BadBindings(f"{part} should be a list of objects")
@@ -221,7 +221,7 @@ def entries(document: Mapping[str, Any], part: str) -> list[Row]:
 
 
 def text_of(row: Row, name: str, default: str | None = None) -> str:
-    """Return a text field, `default` if it is missing. Raises: BadBindings."""
+    """Return a text field, or `default` if it is missing. Raises: BadBindings."""
     value = row.get(name)
     if value is None:
         value = default

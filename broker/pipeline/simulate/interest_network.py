@@ -90,7 +90,7 @@ class Workload:
     of a leaf are not stored one by one: a multinomial draw gives the number of each, so that 10^9 of them cost as much
     as the patterns. All leaves are alike, and keys are uniform over the words.
 
-    Shapes: `counts` has, for each leaf, the number of subscriptions by pattern.
+    Shapes: `counts` maps each leaf to its number of subscriptions by pattern.
     """
 
     def __init__(self, patterns: int, subscriptions: int, leaves: Sequence[str], seed: int) -> None:
@@ -160,7 +160,7 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """The traffic on links; announcements to observed leaves count as `leaf_...`, those to other leaves not at all."""
+    """The traffic on links; announcements to observed leaves count as `leaf_...`, those to others do not count."""
 
     packets: int = 0
     bytes: int = 0
@@ -190,10 +190,10 @@ class InterestLane:
 class InterestNetwork:
     """Brokers without streams, which exchange announcements of interest and their changes.
 
-    `observed` are the sites whose leaves and inner brokers are simulated completely. The brokers of other sites
-    announce their clients' interest, but acknowledge announcements without applying them: they would learn the same as
-    the observed sites, because sites are alike. All brokers nearer to the root are complete. A site is an inner tree
-    node that has only leaves as children, with these leaves.
+    `observed` are the sites, or None for all, whose leaves and inner brokers are simulated completely. The brokers of
+    other sites announce their clients' interest, but acknowledge announcements without applying them: they would learn
+    the same as the observed sites, because sites are alike. All brokers nearer to the root are complete. A site is an
+    inner tree node that has only leaves as children, with these leaves.
 
     Cost: each broker knows each leaf, so memory and time grow with the square of the number of brokers.
     """

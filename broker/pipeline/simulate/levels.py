@@ -103,7 +103,7 @@ class TableSimulation(Simulation):
         return footprint_bytes(self.network.brokers[self.tree.brokers[node][0]].interest)
 
     def _change_subscriptions(self) -> tuple[int, int, int]:
-        """Let clients of observed leaves change subscriptions one by one until enough changes were announced.
+        """Let clients of observed leaves change subscriptions until CHANGES are made or ANNOUNCED_CHANGES announced.
 
         Return the number of changes, the number of announced ones, and the bytes of the announcements.
         """

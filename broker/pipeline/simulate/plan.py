@@ -86,7 +86,7 @@ def _largest_first(plans: Iterable[SimulationPlan]) -> list[SimulationPlan]:
 
 
 def spread(names: Sequence[str], count: int) -> list[str]:
-    """Return `count` of the names, evenly spaced."""
+    """Return at most `count` of the names, evenly spaced."""
     return [names[place * len(names) // count] for place in range(count)] if count < len(names) else list(names)
 
 
@@ -141,7 +141,7 @@ class SimulatedRow:
 class Simulation:
     """One overlay: its tree, its clients, and the messages that they publish.
 
-    Shapes: `crossings` counts messages that cross edges of the tree; a message crosses only one link of an edge.
+    Shapes: `crossings` counts crossings of tree edges by messages, and their bytes; each takes one link of the edge.
     """
 
     def __init__(self, plan: SimulationPlan) -> None:

@@ -83,7 +83,7 @@ def _order(row: Row) -> tuple[Any, ...]:
 class FigurePanel:
     """A chart of a figure over one field of the plans of a level.
 
-    Shapes: several `values` are labelled by their names, a single one by the plans that its line shows.
+    Shapes: a line is labelled by the name of its value, if there are several `values`, and by how its plans differ.
     """
 
     title: str
@@ -158,7 +158,7 @@ def result_sheet(rows: Sequence[Row]) -> str:
 
 
 def _drawing(panel: FigurePanel, rows: Sequence[Row]) -> Drawing | None:
-    """Return the chart of a panel, None if its field was not varied."""
+    """Return the chart of a panel, or None if its field was not varied."""
     lines = list(_lines(panel, [row for row in rows if row["level"] == panel.level]))
     places = [x for line in lines for x, _, _ in line.points]
     heights = [y for line in lines for _, y, _ in line.points]

@@ -30,7 +30,7 @@ Outgoing = tuple[str, str, bytes, bytes, int | None, object]
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """A message that was finally refused, with the broker's code and text; code 0 means a full queue."""
+    """A message that was finally refused, with the broker's code and text; 0 means a full queue or an invalid row."""
 
     message: Outgoing
     code: int
@@ -102,7 +102,7 @@ class PublishWindow:
             self._returned[tag] = (method.reply_code or 0, method.reply_text)
 
     def _match(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> int:
-        """Return the tag of a returned message, 0 for none: the first equal message after the last returned one.
+        """Return the tag of a returned message, or 0 if there is none: the first equal one after the last return.
 
         Returns arrive in the order of publishes. The broker may have changed the properties, so if no message is equal,
         the first one that differs only in its properties is taken.
@@ -140,8 +140,8 @@ RATE_SLICE_S: Final = 0.05
 class PublisherOptions:
     """The options of publishing.
 
-    Units: `rate` is messages per second, 0 for as fast as the broker accepts; `nack_attempts` is the number of attempts
-        for a message that a full queue refuses; `retry_s` limits the time of reconnecting.
+    Units: `rate` is messages per second, or 0 for as fast as the broker accepts; `nack_attempts` is the number of
+        attempts for a message that a full queue refuses; `retry_s` limits the time of reconnecting.
     """
 
     producer: str = ""
@@ -163,10 +163,10 @@ def _fail(refused: RefusedMessage) -> NoReturn:
 
 
 class AmqpPublisher:
-    """Publishes to one vhost.
+    """Publish to one vhost.
 
     Messages with a sequence number are numbered for the producer of the options. They can be resent safely, so after a
-    lost connection every unconfirmed message is sent again. Without numbers, a lost connection is an error.
+    lost connection every unconfirmed message is sent again. An unconfirmed message without a number is an error then.
     Invariant: at most `window` messages are in flight; each finally refused message is passed to `refused` once.
     """
 
@@ -187,7 +187,7 @@ class AmqpPublisher:
         self._rate_at = 0  # the number of published messages at which to check the clock again
         self._begun_s = 0.0
         self.published = 0
-        self.dropped = 0  # published messages that the broker dropped, because it had their numbers already
+        self.dropped = 0  # published messages that the broker dropped, because it already had their numbers
         with restated(LinkLost, PublishFailed):
             self._link = self._connect()
 

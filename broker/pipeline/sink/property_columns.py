@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 def producer_of(name: str, place: object) -> str:
-    """Return the producer name with the history that numbers a message: other histories have the same seal numbers.
+    """Return the producer name with the history that numbers a message, because seal numbers recur in other histories.
 
     Shapes: a place is seal, slot and offset, followed by store and incarnation if they are known.
     """
@@ -59,7 +59,7 @@ class Memo(dict[Key, Value]):
 
 
 class NumberedProperties:
-    """Writes one producer's sequence numbers into properties.
+    """Write one producer's sequence numbers into properties.
 
     Shapes: `parts` maps well-formed properties to the octets before the number and those after it. All other properties
         stay unchanged; an earlier number is replaced.
@@ -93,7 +93,7 @@ def _entry(name: bytes, value: bytes) -> bytes:
 
 
 class BadProperties(ValueError):
-    """Properties of a row that cannot be encoded; one line."""
+    """Properties of a row that cannot be encoded; the text is one line."""
 
 
 def _octet(value: Any) -> bytes:

@@ -56,7 +56,7 @@ BAD_SCHEMA: Final = pa.schema(
 
 
 class BadRecordFile:
-    """The file of bad rows of one attempt of a task; the first row creates it.
+    """The file of bad rows of one attempt of a task; without any, it is not created.
 
     Invariant: at the end of `with` the file is on disk; after an exception it is removed.
     """
@@ -162,7 +162,7 @@ TALLY_DDL: Final = "rows bigint, refused bigint, dropped bigint, bytes bigint, f
 class Tally(WriterCommitMessage):
     """The report of one task: its rows, and how many of them were refused, or dropped as already known to the broker.
 
-    Shapes: `bytes` is the size of the column `body`; `file` has the refused rows.
+    Shapes: `bytes` is the size of the column `body`; `file` names the file of refused rows, or is "" without any.
     """
 
     rows: int = 0
@@ -207,7 +207,7 @@ def publish_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], pac
     with without_worker_trace(), ExitStack() as opened:
         file = None if options.bad_records is None else opened.enter_context(BadRecordFile(options.bad_records))
         for batch in batches:
-            if not batch.num_rows:  # an empty partition opens no connection
+            if not batch.num_rows:  # an empty partition does not open a connection
                 continue
             if publisher is None:
                 add = {} if file is None else {"refused": file.add}
@@ -221,7 +221,7 @@ def publish_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], pac
 
 
 def digest(what: Mapping[str, Any]) -> str:
-    """Return a short name that identifies a replay by its selection and its target."""
+    """Return a short name that identifies values, such as the selection and the target of a replay."""
     return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -236,8 +236,8 @@ def publish_frame(
 ) -> dict[str, int]:
     """Publish the messages of a frame; return how many were published, refused and dropped, and the size of the bodies.
 
-    Refused messages are in the folder, under the number of the batch. Messages of one queue with one routing key are
-    published in the order of the queue.
+    Refused messages are in the folder `bad_records`, under the number of the batch. Messages of one queue with one
+    routing key are published in the order of the queue.
     """
     assert options.bad_records is not None, "a job stores refused messages"
     log = BadRecordLog(options.bad_records)

@@ -52,9 +52,9 @@ TYPES: Final[dict[str, tuple[str, ...]]] = {
 class SinkOptions:
     """The destination of published rows, and how to publish them.
 
-    Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column with sequence numbers,
+    Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column with sequence numbers, or
         None if they follow from a row's place in a slot; `persistent` None leaves each delivery mode as it is;
-        `bad_records` is the folder for refused rows, None if a refusal is an error; `checkpoint` is a stream's
+        `bad_records` is the folder for refused rows, or None if a refusal is an error; `checkpoint` is a stream's
         checkpoint, if it is a folder; `changes` are those of a replay.
     """
 
@@ -146,7 +146,7 @@ def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None
 
 
 class SinkRows:
-    """Converts rows to messages.
+    """Convert rows to messages.
 
     Shapes: a message is identified by its row's place (seal, slot and offset, as far as these columns exist) and, if
         the place gives the sequence number, by the store and the incarnation of the seal.
@@ -215,7 +215,7 @@ class SinkRows:
 
 
 def sequence_of(seal: int | None, slot: int | None, offset: int | None) -> int | None:
-    """Return the sequence number that follows from a row's place; None for a snapshot's row, -1 if it is invalid."""
+    """Return the sequence number that follows from a row's place; None without seal, slot or offset, -1 if invalid."""
     if not seal or slot is None or offset is None:
         return None
     return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1

@@ -30,7 +30,7 @@ SMALL_BYTES: Final = 1 << 16  # reading a file up to this size costs less than m
 
 
 class SealReader:
-    """Reads the new lines of a seal log at each call of `view`.
+    """Read the new lines of a seal log at each call of `view`.
 
     Invariant: it continues after the last complete line, or starts over if the log is another file, or if the bytes
         before that position have changed.
@@ -108,7 +108,7 @@ class StoreCatalog:
         return str(self._path(slot))
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return a snapshot of a queue's current contents, which the broker keeps for an hour."""
+        """Return a snapshot of a queue's current contents, which the broker keeps for `taps.snapshot_ms`."""
         return SlotHandle.of_snapshot(self._ask("snapshot", vhost=vhost, queue=queue), vhost, queue)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
@@ -171,7 +171,7 @@ Catalog = StoreCatalog | HttpCatalog
 def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
     """Return the catalog of a data folder, or of the broker at an http(s) URL. No request is made.
 
-    Raises: SourceRefused if neither or both are given.
+    Raises: SourceRefused if neither or both are given, or the given one is invalid.
     """
     if (path is None) == (url is None):
         raise SourceRefused(

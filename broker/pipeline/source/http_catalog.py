@@ -39,7 +39,7 @@ class NotFound(SourceRefused):
 class HttpClient:
     """One connection, opened on first use, with a timeout for every socket operation.
 
-    A request without an answer is repeated, because every request here may safely be carried out twice.
+    A request without an answer, or with 503, is repeated: every request here may safely be carried out twice.
     Invariant: no error text contains the password.
     """
 
@@ -67,7 +67,7 @@ class HttpClient:
         return self._parsed(self.request("GET", f"{path}?{urlencode(query)}" if query else path))
 
     def send(self, method: str, path: str, **fields: Any) -> Any:
-        """Send JSON, and return the parsed answer, None for an empty body. Raises: NotFound, SourceRefused."""
+        """Send JSON, and return the parsed answer, or None for an empty body. Raises: NotFound, SourceRefused."""
         sent = {name: value for name, value in fields.items() if value is not None}
         answer = self.request(method, path, json.dumps(sent).encode())
         return self._parsed(answer) if answer else None

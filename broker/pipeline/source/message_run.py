@@ -2,7 +2,7 @@
 
 The values of a column are gathered from the slot's bytes, one batch of rows at a time; columns that are not requested
 cost nothing. Octets of texts that are not UTF-8 (AMQP's short strings have no character set) become replacement
-characters, and a headers property that is not a table becomes null; `properties_raw` has the original octets.
+characters, and a headers property that is not a table becomes null; `properties_raw` keeps the original octets.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TEXTS: Final = (
     "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "user_id", "app_id",
 )  # fmt: skip
 
-Column = Callable[[SlotRows, Pick, int], Any]  # (rows, selection, its length) -> values, None if all are null
+Column = Callable[[SlotRows, Pick, int], Any]  # (rows, selection, its length) -> values, or None if all are null
 
 
 def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) -> Iterator[pa.RecordBatch]:
@@ -53,7 +53,7 @@ def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) 
 
 
 def decode_groups(slots: Iterable[SlotHandle]) -> Iterator[list[SlotHandle]]:
-    """Split slots into groups that are decoded together, one batch each; a large slot is a group of its own.
+    """Split slots into groups that fit into one batch and are decoded together; a larger slot is a group of its own.
 
     Cost: a decoding takes a millisecond and 30 KB, however few rows it has.
     """
@@ -128,7 +128,7 @@ class SlotRun(InputPartition):
 def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a run.
 
-    Invariant: the rows of each slot are exactly the message ids of its handle, except those that conditions exclude.
+    Invariant: a slot's rows have exactly the message ids of its handle, except excluded rows and tolerated bad ones.
     Raises: SlotMissing, SlotDamaged, SourceRefused.
     """
     headers = "headers" in schema.names

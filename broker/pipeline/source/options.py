@@ -36,7 +36,7 @@ WILDCARDS: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a source. Shapes: `taps` are names or globs, None for all; `queues` are read by a snapshot."""
+    """The options of a source. Shapes: `taps` are names or globs, or None for all; `queues` are read by a snapshot."""
 
     path: str | None
     url: str | None

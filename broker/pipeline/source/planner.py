@@ -92,7 +92,7 @@ def _matching(pattern: str, slot: SlotRows) -> Any:
 
 
 class BadPosition(ValueError):
-    """A text that is not a position; one line."""
+    """A text that is not a position; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Position:
     value: int = 0
 
     def rows(self, operator: str) -> tuple[Condition, ...]:
-        """Return the condition on the rows of a read from here on (`>=`), or up to here (`<`)."""
+        """Return the condition, if any, on the rows of a read from here on (`>=`), or up to here (`<`)."""
         return (Condition(COLUMN_OF[self.kind], operator, self.value),) if self.kind in COLUMN_OF else ()
 
 
@@ -134,7 +134,7 @@ def read_position(text: str) -> Position:
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The limits of one trigger; None for no limit."""
+    """The limits of a group of slots, such as those of one trigger; None sets no limit."""
 
     slots: int | None = None
     rows: int | None = None

@@ -3,7 +3,7 @@
 {"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   everything up to seal n was read
 "incarnation"  the start of the broker that wrote the seal
 "slots": k     the number of slots in the batch that ends at this offset
-"gaps": n      gaps up to seal n existed when the stream began, so they are no loss of the stream
+"gaps": n      gaps up to seal n existed when the stream began, so the stream did not lose them
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, seal, gaps=lost_seal).to_json()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return the end of the next batch, `start` if nothing is new. Raises: SlotGap, SourceRefused."""
+        """Return the end of the next batch, or `start` if nothing is new. Raises: SlotGap, SourceRefused."""
         with without_worker_trace():
             source = self._source
             begin, view = self._checked(start)
@@ -188,7 +188,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the slots between two offsets, split into tasks. Raises: SlotGap, SourceRefused.
 
-        Invariant: a batch that is planned again after a restart has the same slots as before, or is refused.
+        Invariant: with failOnGap, a batch that is planned again has the same slots as before, or is refused.
         """
         with without_worker_trace():
             source = self._source

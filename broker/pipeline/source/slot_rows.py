@@ -101,10 +101,10 @@ def number_at(octets: Any, at: Any, width: int) -> Any:
 
 
 class Gather:
-    """Gathers values from one buffer.
+    """Gather values from one buffer.
 
     Shapes: `starts` and `lengths` are arrays of equal length, with places at least 12 bytes before the end of the
-        buffer; `present` marks the existing values, None for all.
+        buffer; `present` marks the existing values, or is None for all.
     """
 
     def __init__(self, buffer: memoryview) -> None:
@@ -155,7 +155,7 @@ class BadRow:
 class SlotRows:
     """The rows of a slot file, or of several small ones that are decoded together.
 
-    Shapes: `metas` has the meta of each file, and `file` each row's index there; `ids`, `ts_ms`, `sizes` and
+    Shapes: `metas` lists the meta of each file, and `file` each row's index there; `ids`, `ts_ms`, `sizes` and
         `redelivered` are arrays over all rows; the methods return Arrow arrays of the picked rows.
     Units: sizes in bytes, of header and body together.
     Raises: BadSlotFile if an index points outside its rows.
@@ -191,7 +191,7 @@ class SlotRows:
         self._end = self._body_at + self._body_len
         self._gather = Gather(self._buffer)
         self._octets = np.frombuffer(self._buffer, np.uint8)
-        self._json: dict[bytes, str | None] = {}  # headers table -> JSON, None if it is invalid
+        self._json: dict[bytes, str | None] = {}  # headers table -> JSON, or None if it is invalid
 
     @cached_property
     def _places(self) -> HeaderPlaces:

@@ -22,7 +22,7 @@ TapFilter = Callable[[str, str], bool]  # vhost and tap
 def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]:
     """Return the gaps of a reader that begins at a position, as far as the seal log shows them.
 
-    Only the seal of a lost slot may be known. It counts as a gap, unless the existing slots show that it was before the
+    A lost slot of which only the seal is known counts as a gap, unless the existing slots show that it was before the
     position.
     """
     if begin.kind in ("earliest", "latest"):

@@ -1,1 +1,1 @@
-"""What every job builds on: a Java, a Spark session and the log of Spark's messages."""
+"""What jobs on Spark build on: a Java, a Spark session or server, tasks, and the log of Spark's messages."""

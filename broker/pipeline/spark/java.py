@@ -72,7 +72,7 @@ def properties(text: str) -> dict[str, str]:
 
 
 def refusal(version: str) -> str | None:
-    """Return why Spark cannot run on a version, None if it can."""
+    """Return why Spark cannot run on a version, or None if it can."""
     numbers = _numbers(version)
     if not numbers:
         return f"version {version!r} cannot be read"
@@ -151,7 +151,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
-    """Search all places. Cost: each Java is started twice, which takes some 100 ms."""
+    """Search the places up to a supported Java. Cost: each Java is started once or twice, which takes some 100 ms."""
     refused: list[RefusedJava] = []
     for candidate in _candidates(environment, package or _package_home):
         if isinstance(candidate, RefusedJava):
@@ -187,7 +187,7 @@ def _package_home() -> Path | None:
 
 
 def _check(source: str, binary: Path, environment: Mapping[str, str]) -> Java | RefusedJava:
-    """Return the Java, or why it is not supported. It is started: a release file does not show a wrong processor."""
+    """Return the Java, or why it is refused. It is started, because a release file does not show a wrong processor."""
     place = str(binary)
     if not binary.is_file():
         return RefusedJava(source, place, "no such file")

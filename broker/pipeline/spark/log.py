@@ -1,6 +1,6 @@
 """The log of Spark's JVM and workers in the user's cache folder, and the one line that the user sees of each failure.
 
-The log has the stack traces of both languages.
+The log contains the stack traces of both languages.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class SparkLog:
             stream.write(f"{text}\n")
 
     def last_line(self) -> str:
-        """Return the last meaningful line with the log's name, "" if there is none."""
+        """Return the last meaningful line with the log's name, or "" if there is none."""
         with suppress(OSError), self.path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = [line for line in stream.read().decode(errors="replace").splitlines() if not NOISE.match(line)]
@@ -180,7 +180,7 @@ def _text(error: Exception) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line that is not blank, "" if there is none."""
+    """Return the first line that is not blank, or "" if there is none."""
     return next((line for line in text.splitlines() if line.strip()), "")
 
 

@@ -53,7 +53,7 @@ def versions() -> str:
 
 
 def package_version(name: str) -> str | None:
-    """Return the version of an installed package, None if it is not installed."""
+    """Return the version of an installed package, or None if it is not installed."""
     try:
         return version(name)
     except PackageNotFoundError:
@@ -66,7 +66,7 @@ def missing() -> list[str]:
 
 
 def incompatibility(state: ServerState) -> str:
-    """Return why this process cannot use a server, "" if it can."""
+    """Return why this process cannot use a server, or "" if it can."""
     if state.versions != versions():
         return f"it runs {state.versions}, this is {versions()}"
     if state.python != sys.prefix:
@@ -124,7 +124,7 @@ def _launch(request: ServerRequest, folder: Path) -> None:
 
 
 def stop(server_files: ServerFiles) -> int | None:
-    """Stop the server, even if its state cannot be read; return its pid, None if none ran. Raises: JobFailed."""
+    """Stop the server, even if its state cannot be read; return its pid, or None if none ran. Raises: JobFailed."""
     with server_files.starting():
         try:
             state = server_files.read()

@@ -169,7 +169,7 @@ class ServerFiles:
         self._state.unlink(missing_ok=True)
 
     def _lock_now(self, name: str, how: int) -> int | None:
-        """Return the descriptor of a locked file, None if another process has locked it."""
+        """Return the descriptor of a locked file, or None if another process has locked it."""
         try:
             return self._lock(name, how | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -77,7 +77,7 @@ def local_cores(master: str, cores: int) -> int:
 def session(
     master: str = "local[*]", conf: Mapping[str, str] | None = None, app: str = "slotmq", *, formats: bool = True
 ) -> SparkSession:
-    """Return a session with the pipeline's formats. If this process has a session already, return it, with `conf` set.
+    """Return a session with the pipeline's formats. If this process already has one, return it, with `conf` set.
 
     Shapes: without `formats`, the formats are not registered, and the session starts a second earlier.
     Raises: JobFailed if there is no supported Java (NO_JAVA), the extra is missing (USAGE), or Spark does not start.
@@ -187,9 +187,9 @@ def master_fault(output: bytes, master: str) -> str:
 
 
 class MasterWatch:
-    """Watches the output of the JVM within a context, and ends the JVM when it reports that it cannot reach the master.
+    """Watch the output of the JVM within a context, and end the JVM when it reports that it cannot use the master.
 
-    Raises: JobFailed at the end of the context.
+    Raises: JobFailed at the end of the context, in that case.
     """
 
     def __init__(self, output: Path, master: str, end: Callable[[], object]) -> None:
