@@ -10,7 +10,7 @@ import pika
 import pytest
 
 from tests.mqtt.conftest import mqtt_port, mqtt_process
-from tests.mqtt.raw_mqtt import PUBACK, SUBACK, UNSUBACK, RawMqtt, packet, publish, subscribe, text
+from tests.mqtt.raw_mqtt import PUBACK, PUBLISH, SUBACK, UNSUBACK, RawMqtt, packet, publish, subscribe, text
 
 HOUR = b"\x11\x00\x00\x0e\x10"  # a session expiry of 3,600 s
 GOODBYE = packet(0xE0)
@@ -139,5 +139,25 @@ def test_a_session_that_lasts_keeps_its_shared_subscriptions(tmp_path: Path, nam
             assert client.silent(0.1)
             client.send(subscribe(1, (shared("g", f"{name}/#"), 1))).expect(SUBACK)
             assert client.silent(0.1), "the queue has ended with the session"
+    finally:
+        process.kill()
+
+
+def test_a_client_that_acknowledges_nothing_has_no_more_than_the_packet_ids(tmp_path: Path) -> None:
+    """With the largest prefetch, the broker answers others while every packet id of a shared subscription is in use."""
+    process = mqtt_process(tmp_path / "folder", SLOTMQ_MQTT__PREFETCH="65535").start()
+    try:
+        with RawMqtt(mqtt_port(process)) as client:
+            client.enter("c", properties=b"\x21\xff\xff")
+            client.send(subscribe(1, ("$share/g/t", 1))).expect(SUBACK)
+            connection = pika.BlockingConnection(pika.URLParameters(process.address.url))
+            channel = connection.channel()
+            for _ in range(33_000):
+                channel.basic_publish("amq.topic", "t", b"", pika.BasicProperties(delivery_mode=2))
+            channel.close()
+            ids = {client.expect(PUBLISH)[3:5] for _ in range(32_767)}
+            assert len(ids) == 32_767
+            client.round_trip()
+            connection.close()
     finally:
         process.kill()

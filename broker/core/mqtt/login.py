@@ -10,6 +10,7 @@ from broker.core.auth.peer import Peer
 from broker.core.deadlines import Clock
 from broker.core.mqtt.consumer import ClientForm
 from broker.core.mqtt.context import MqttContext
+from broker.core.mqtt.packet_ids import OF_QUEUE_MAX
 from broker.core.mqtt.publisher import NO_QOS_2, RECEIVE_MAX, TOPIC_ALIAS_MAX
 from broker.core.mqtt.session import CLIENT_ID_MAX_BYTES
 from broker.mqtt.errors import PacketError
@@ -83,15 +84,18 @@ def session_expiry_s(connect: Connect, context: MqttContext) -> int:
 
 
 def client_form(connect: Connect, context: MqttContext, client_id: str, clock: Clock) -> ClientForm:
-    """Return the form of the packets to the client, within the limits that its CONNECT states."""
-    asked = connect.properties
+    """Return the form of the packets to the client, within the limits that its CONNECT states.
+
+    More deliveries than a queue has packet ids are never unacknowledged.
+    """
+    asked, window = connect.properties, min(context.settings.prefetch, OF_QUEUE_MAX)
     return ClientForm(
         client_id,
         connect.version,
         context.mapping,
         clock,
         packet_max_bytes=asked.get(MAXIMUM_PACKET_SIZE, VARINT_MAX + 5),
-        window=min(context.settings.prefetch, asked.get(RECEIVE_MAXIMUM, context.settings.prefetch)),
+        window=min(window, asked.get(RECEIVE_MAXIMUM, window)),
         aliases_max=min(ALIASES_MAX, asked.get(TOPIC_ALIAS_MAXIMUM, 0)),
     )
 
