@@ -40,7 +40,7 @@ def is_short_text(value: Any) -> bool:
 
 
 def is_predeclared(name: str) -> bool:
-    """Return whether an exchange of that name always exists."""
+    """Return whether only the broker itself may declare an exchange of that name."""
     return not name or name.startswith(RESERVED)
 
 
