@@ -261,7 +261,7 @@ class GatheringBatch:
         `leave_all_out` it may be called again.
 
         Messages that were added and settled since are not part of the call, nor are levels without other messages.
-        Levels and slots ascend, which is the order of the locks. Settled slots of earlier batches have their numbers.
+        Levels and slots ascend, which is the order of the locks. The slots of earlier batches have numbers by now.
         """
         settled = self._all_settled()
         sent = self.sent = [share for _, share in sorted(self.shares.items()) if share.prepare(settled.get(share.slot))]

@@ -57,8 +57,8 @@ class Kind:
     """The common fields of a run of messages.
 
     Shapes: ``route`` is encoded as in a log record, ``header`` is the payload of the content header frame.
-    Units: ``expires_ms`` is the moment at which the message expires, 0 for never; ``due_ms`` the moment at which a
-        delayed message is due, 0 for at once.
+    Units: ``expires_ms`` is the moment at which the message expires, or 0 for never; ``due_ms`` the moment at which a
+        delayed message is due, or 0 for at once.
     """
 
     __slots__ = ("due_ms", "expires_ms", "header", "route", "timestamp_ms")

@@ -126,8 +126,8 @@ class Pulse(NamedTuple):
 class LeasedRow:
     """A row leased to this node, the bits of a row that were just leased, or a row at which an operator peeks.
 
-    `number` is None if no message was leased; the last row of a level has `more` if free messages are left. `began` is
-    the transaction id of the lease; all calls with ids below `finished` had ended before it.
+    `number` is None if no message was leased; `more` is set in the last row of a level if free messages are left.
+    `began` is the transaction id of the lease; all calls with ids below `finished` had ended before it.
     """
 
     level: int

@@ -41,7 +41,7 @@ class Demand:
     settled_now: int = 0
     step: int = STEP_MIN
     _arrived_bytes: int = 0
-    _candidate: int = 0  # the next bound: the number of a slot that a lease returned; 0 for none
+    _candidate: int = 0  # the next bound: the number of a slot that a lease returned, or 0
     _candidate_before: int = 0  # calls with numbers below the candidate have lower transaction ids; 0 if not yet known
 
     def target(self, room: int) -> int:

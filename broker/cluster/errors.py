@@ -35,7 +35,7 @@ class ClusterError(Exception):
 
 
 class Fenced(ClusterError):
-    """This node has no epoch: it has not joined, was declared dead, or the database went back, for example. SQ001."""
+    """This node is not a member: it was declared dead, for example, or the database went back. SQLSTATE SQ001."""
 
 
 class WentBack(Fenced):

@@ -1,6 +1,6 @@
 """The keeper: expiry, length limits and delays of free messages, which no node has leased. One node does this for each
-level: it drops messages that have expired or exceed a limit, and releases delayed messages that are due. If dropped
-messages are dead-lettered, then in the call that settles them.
+level: it drops messages that have expired or exceed a limit, and releases delayed messages that are due. The call that
+settles dropped messages also dead-letters them, if their queue requires it.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Keeper:
         await self._tasks.stop()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Schedule a turn when freed messages of another node may expire or exceed a limit, or hints may be lost."""
+        """Schedule a turn if messages freed by another node may need it, or if hints may have been lost."""
         if hint.kind == FREE:
             self.freed(hint.levels)
         elif hint.kind == LOOK:

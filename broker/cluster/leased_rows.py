@@ -35,7 +35,7 @@ class Arrivals:
         self.rows = [row for row in rows if row.number is not None]
 
     async def read(self, is_over: Callable[[], bool]) -> Mapping[int, Chunk | DamagedChunk]:
-        """Return the chunks of the rows. A failed read is repeated unless `is_over` returns True: then return none."""
+        """Return the chunks of the rows. Repeat a failed read unless `is_over` returns True; return none then."""
         while True:
             try:
                 return await self._reader.read(self.rows)

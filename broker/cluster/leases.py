@@ -1,8 +1,8 @@
 """Leases: how many messages of each level this node asks for, and which it returns. It asks when messages may be free
-and at most half as many as it can use are ready here. It can use as many as its consumers can take now, plus the number
-settled in the current and the previous 50 ms. So few messages are leased for a slow consumer, and a fast one needs no
-lease per message. Messages that this node cannot use are returned within 50 ms, and all ready ones when the last
-consumer is removed.
+and no more than half of those that it can use are ready here. It can use as many as its consumers can take now, plus
+the number settled in the current and the previous 50 ms. So few messages are leased for a slow consumer, and a fast one
+needs no lease per message. Messages that this node cannot use are returned within 50 ms, and all ready ones when the
+last consumer is removed.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Leases:
         self._start()
 
     def fetch(self, level: SharedLevel, then: Callable[..., None]) -> None:
-        """Lease a message if none is ready, whatever the room of consumers; call `then`, with the error if refused."""
+        """Lease a message unless one is ready, even without room for it. Then call `then`, with the error if refused."""
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
             self._surrender(level, level.manager.ready)  # requeued messages may exceed the limit
@@ -255,7 +255,7 @@ class Leases:
         self._start()
 
     def _look(self) -> None:
-        """Ask for messages of every consumed level without ready ones, because a hint may have been lost."""
+        """Ask for messages of each level with consumers and no ready messages, because a hint may have been lost."""
         self._looker = None
         if self._consuming and not self._closed:
             self._looker = self._loop.call_later(LOOK_S, self._look)
@@ -425,7 +425,7 @@ class Leases:
             self._levels.touch(level)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
-        """Return the number of free messages left in levels of fetches, counting at most COUNTED_ROWS slots of each."""
+        """Count the free messages left, in at most COUNTED_ROWS slots, of each level from which a message is fetched."""
         numbers = {level.number for level in self._fetches}
         found = [row.level for row in rows if row.more and row.level in numbers]
         try:

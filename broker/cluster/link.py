@@ -241,7 +241,7 @@ class Link:
 async def patiently(work: Callable[[], Awaitable[_T]]) -> _T:
     """Return the result of `work`, which must be idempotent; repeat it while PostgreSQL is unreachable or fails.
 
-    Raises: StatementRefused, because PostgreSQL would refuse each attempt; any other ClusterError but Unreachable.
+    Raises: StatementRefused, because PostgreSQL would refuse each attempt; any ClusterError that is not Unreachable.
     """
     pause_s = PAUSE_S
     while True:

@@ -80,8 +80,7 @@ class Mailbox:
     """Post direct replies to the mailboxes of other nodes, and deliver those in this node's mailbox. Also ask the other
     nodes about facts that only they know, such as messages held by their clients, and answer their questions.
     Shapes: these questions and answers are JSON.
-    Cost: a lease per second while this node has reply consumers or awaits answers, and one or two for each call with
-        messages for the mailbox.
+    Cost: a lease per second while this node has reply consumers or awaits answers, and one per call that adds messages.
     """
 
     def __init__(self, data: DataPath, *, now_ms: Callable[[], int], fail: Callable[[BaseException], None]) -> None:

@@ -40,7 +40,7 @@ class QueueInquiries:
             self._tasks.start(self._count())
 
     def fetch(self, queue: Queue, answered: Callable[..., None]) -> None:
-        """Lease one message of a queue, and call `answered` when it has arrived or there is none."""
+        """Fetch a message from each level of a queue, and call `answered` when they have arrived or there is none."""
         self._tasks.start(self._fetch(queue, self._once(answered)))
 
     def purge(self, queue: Queue, answered: Callable[[int | ClusterError], None]) -> None:

@@ -34,7 +34,8 @@ Progress = Callable[[int], None]
 
 
 async def restore(target: ServerAddress, stream: BinaryIO, progress: Progress) -> dict[str, int]:
-    """Replace the schema's contents with a backup's, completely or not at all; return the counts of tables and rows.
+    """Replace the contents of the schema with those of a backup, completely or not at all; return the counts of tables
+    and rows.
     Shapes: `progress` is called with the number of bytes read.
     Raises: BackupRefused, also while a node is alive; Unreachable; DatabaseRefused; OSError of the stream.
     """

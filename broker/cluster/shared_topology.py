@@ -96,7 +96,7 @@ class SharedTopology:
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Propose changes of one vhost, which are refused if it was deleted; see TopologyLog."""
+        """Propose changes of one vhost; they are refused if it was deleted. See TopologyLog."""
         if changes[0].vhost in self._vhosts:
             self.log.propose(changes, done, unused=unused, refused=refused)
         else:
@@ -319,7 +319,7 @@ class SharedJournal(Journal):
         self._vhost = vhost
 
     def decide(self, change: Change, *, durable: bool = True, owner: Any = None) -> None:
-        """Allow a change that is being applied, and propose others. Raises: Postponed for these; ChannelError 406."""
+        """Allow changes being applied and those of producers; propose others. Raises: Postponed; ChannelError 406."""
         if self._topology.is_applying:
             if change["change"] == QueueDeleted.kind:
                 self._topology.note_dropped(self._vhost, change["name"])

@@ -24,7 +24,7 @@ from broker.routing.exchange import Exchange
 
 
 class ForeignOwner(NamedTuple):
-    """The name of an exclusive queue's connection. It is the owner here unless that is a connection of this node."""
+    """The name of the connection that owns an exclusive queue, and the owner itself if no connection here has it."""
 
     node: str
     epoch: int
@@ -284,7 +284,7 @@ _KINDS: Final[dict[str, type[TopologyChange]]] = {
 
 
 def change_of(change: Mapping[str, Any], **more: Any) -> TopologyChange:
-    """Return the change that a log has in JSON; `more` are fields that a change of a standalone broker's log lacks."""
+    """Return the change that an entry of a log describes; `more` are fields that a standalone broker's log lacks."""
     known = {**change, **more}
     return _KINDS[known.pop("change")](**known)
 

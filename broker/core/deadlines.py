@@ -57,7 +57,7 @@ class Deadlines:
         return None if found is None else found[0]
 
     def set(self, key: Hashable, at_ms: int, action: Callable[[], object]) -> None:
-        """Call `action` at that moment, in place of the key's action; but one for the same moment stays."""
+        """Call `action` at that moment instead of the key's earlier action, which stays if set for the same moment."""
         known = self._actions.get(key)
         if known is not None and known[0] == at_ms:
             return

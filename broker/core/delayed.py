@@ -62,7 +62,7 @@ class Delay(Holding):
 
 
 class QueueDelay(Holding):
-    """Hold messages of one queue in a level of the queue, which delivers them next when they are due."""
+    """Hold messages of one queue in one of its levels; the queue delivers them next when they are due."""
 
     def __init__(self, ports: QueuePorts[Level, Queue], queue: Queue, level: Level) -> None:
         super().__init__(ports, level)

@@ -15,7 +15,7 @@ _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ removes these from 
 
 
 class Resource(NamedTuple):
-    """The name of an exchange or a queue of a vhost, which may not exist."""
+    """The name of an exchange or a queue in a vhost, whether it exists or not."""
 
     kind: Literal["exchange", "queue"]
     vhost: str

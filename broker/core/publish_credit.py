@@ -90,7 +90,7 @@ class CreditShare:
         self.lagging = False
 
     def begin(self) -> int:
-        """Return the number of entries left for a publish or a run of publishes, which adds at least one.
+        """Return the number of entries left. A publish or a run of publishes adds at least one.
 
         While ``serial`` equals the credit's, the caller may read ``left`` instead.
         """

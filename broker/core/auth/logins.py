@@ -128,7 +128,7 @@ class Logins:
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
         """`loopback_only` are the users who may log in from a loopback address only. With `guest_anywhere`, that does
-        not apply to guest while it is the only user, except over HTTP and to other sites' pages.
+        not apply to guest while it is the only user; `check_address` names the exceptions.
         """
         self.users = users
         self._loopback_only = frozenset(loopback_only)
@@ -143,7 +143,7 @@ class Logins:
 
     @property
     def loopback_only(self) -> frozenset[str]:
-        """The names of the users who, over other protocols than HTTP, may log in from a loopback address only."""
+        """The names of the users who, over protocols other than HTTP, may log in from a loopback address only."""
         if self._guest_anywhere and list(self.users) == [GUEST]:
             return self._loopback_only - {GUEST}
         return self._loopback_only

@@ -73,7 +73,7 @@ class Permissions:
             self.check(user, Resource("exchange", resource.vhost, onward), "write")
 
     def check_any(self, user: User, resource: Resource) -> None:
-        """Check that the user may know that an exchange or queue exists, which needs any right to it.
+        """Check that the user may know that an exchange or queue exists: any right to it suffices.
 
         Raises: 403, which closes the channel. Source: CVE-2026-57221, passive declare.
         """
