@@ -108,7 +108,7 @@ class Leases:
         self._start()
 
     def fetch(self, level: SharedLevel, then: Callable[..., None]) -> None:
-        """Lease a message unless one is ready, even without room for it. Then call `then`, with the error if refused."""
+        """Lease a message unless one is ready, even without room for it; then call `then`, with the error if any."""
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
             self._surrender(level, level.manager.ready)  # requeued messages may exceed the limit
@@ -425,7 +425,7 @@ class Leases:
             self._levels.touch(level)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
-        """Count the free messages left, in at most COUNTED_ROWS slots, of each level from which a message is fetched."""
+        """Count the free messages left, in at most COUNTED_ROWS slots, of each level from which one is being fetched."""
         numbers = {level.number for level in self._fetches}
         found = [row.level for row in rows if row.more and row.level in numbers]
         try:

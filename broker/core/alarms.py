@@ -127,7 +127,7 @@ class Alarms(Generic[C]):
 
     @property
     def reason(self) -> str:
-        """The reason in connection.blocked: that of an outage, and in RabbitMQ's words, low on memory, disk, or both."""
+        """The reason in connection.blocked: an outage, and in RabbitMQ's words, low on memory, disk, or both."""
         low = " & ".join(sorted(self.alarms.keys() - {DATABASE}, reverse=True))
         outage = self.alarms.get(DATABASE)
         reasons = [outage.reason] if isinstance(outage, Outage) else []
