@@ -425,7 +425,7 @@ class Leases:
             self._levels.touch(level)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
-        """Count the free messages left, in at most COUNTED_ROWS slots, of each level from which one is being fetched."""
+        """Count the free messages left, in at most COUNTED_ROWS slots, of each level from which one is fetched."""
         numbers = {level.number for level in self._fetches}
         found = [row.level for row in rows if row.more and row.level in numbers]
         try:

@@ -23,8 +23,8 @@ class PublishCredit:
     messages that are delivered. A queue whose consumers have no room lags only while it is awaited: its consumers
     acknowledge many messages, and will soon have room again.
     Shapes: ``waiting`` contains publishers that have used up their share, ``lagging`` those of queues that lag.
-    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message entered a lagging
-        queue.
+    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often messages were added to a
+        lagging queue.
     """
 
     def __init__(self, schedule: Callable[[], None] = lambda: None) -> None:
