@@ -1,5 +1,5 @@
-"""A backup of a cluster: one snapshot of its schema in PostgreSQL, while the nodes run. They do not empty chunk tables
-meanwhile, because TRUNCATE would show in the snapshot.
+"""A backup of a cluster: one snapshot of its schema in PostgreSQL, while the nodes run. Locks keep them from emptying
+chunk tables in the meantime, because TRUNCATE would show in the snapshot.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ async def tables_of(connection: asyncpg.Connection, schema: str) -> list[CopiedT
 async def copying(target: ServerAddress) -> AsyncIterator[asyncpg.Connection]:
     """Yield a connection to the first server of the URL that accepts writes.
 
-    Raises: Unreachable, also when the connection breaks; DatabaseRefused.
+    Raises: Unreachable, also when the connection breaks; DatabaseRefused, also for any other error of a statement.
     """
     connection = await first_open(target, _open)
     try:

@@ -60,7 +60,7 @@ class BackupWriter:
 
 
 class BackupReader:
-    """Read a backup. Raises: BackupRefused for any other file, and for an incomplete backup."""
+    """Read a backup. Raises: BackupRefused for any other file, and for an incomplete or damaged backup."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream

@@ -33,9 +33,9 @@ class Share:
     """The messages of one level in a batch.
 
     Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to no node; ``refused`` are
-        left out, because PostgreSQL refused them in an earlier attempt. ``sent_mine`` and ``sent_free`` are the bits
-        sent with the call. ``brief`` has the indexes of messages with a time to live of 0, ``queue`` is the number of
-        the queue, ``records`` are indexes of records in the chunk. With ``sized`` the call has the size of each body.
+        left out after a refusal by PostgreSQL. ``sent_mine`` and ``sent_free`` are the bits sent with the call.
+        ``brief`` are the indexes of messages with a time to live of 0, ``queue`` is the number of the queue, and
+        ``records`` are indexes of records in the chunk. With ``sized``, the call contains the size of each body.
     """
 
     def __init__(self, level: int, queue: int) -> None:
@@ -81,7 +81,7 @@ class Share:
         return bits
 
     def release(self, indexes: Sequence[int]) -> None:
-        """Free messages that were leased to this node: it has no consumer for them any more."""
+        """Free messages that were leased to this node, because no consumer here has room for them."""
         for index in indexes:
             self.mine[index] = 0
             self.free[index] = 1
@@ -136,8 +136,8 @@ class LeftOut(NamedTuple):
 class GatheringBatch:
     """Collect the work of one call.
 
-    Shapes: ``sent`` has the shares of the call, in its order. ``confirms`` has the publishers that the commit confirms,
-        and up to which number.
+    Shapes: ``sent`` are the shares of the call, in order. ``confirms`` pairs each publisher that the commit confirms
+        with the number up to which it does.
     Invariant: ``synchronous`` is set when part of the work must survive a crash of the database.
     """
 
@@ -154,9 +154,9 @@ class GatheringBatch:
         self._open: AtomicWork | None = None
         self._settled: dict[SharedSlot, bitarray] = {}  # outside atomic work
         self._settlements = 0  # slots with settlements, atomic ones included
-        self._used: dict[Number, int] = {}  # the record that a producer's number belongs to, -1 for none
+        self._used: dict[Number, int] = {}  # the record that a producer's number belongs to, or -1
         self._numbers: dict[int, Number] = {}  # by record
-        self._also: dict[int, list[Origin]] = {}  # by record: the publishes that repeated its number meanwhile
+        self._also: dict[int, list[Origin]] = {}  # by record: later publishes that repeated its number
 
     @property
     def size_bytes(self) -> int:
@@ -175,7 +175,7 @@ class GatheringBatch:
     def add(self, messages: list[Message], start: int, stop: int, due_ms: int, origin: Origin | None) -> int:
         """Add the messages start <= place < stop to the chunk, each once, and return the first record. HOT.
 
-        Their publishes have consecutive numbers; `origin` has the number of place 0.
+        Their publishes have consecutive numbers; the number in `origin` is that of place 0.
         """
         writer = self.writer
         first = len(writer.bodies)
@@ -196,7 +196,7 @@ class GatheringBatch:
         return first
 
     def origin_of(self, record: int) -> Origin | None:
-        """Return the publisher of a record, and the number of its publish."""
+        """Return the publisher of a record, and the number of its publish, or None if nobody waits for a confirm."""
         place = bisect_right(self._starts, record) - 1
         origin = self._origins[place] if place >= 0 else None
         return None if origin is None else (origin[0], origin[1] + record - self._starts[place])
@@ -224,7 +224,7 @@ class GatheringBatch:
         return [one for settled in (self._settled, *(one.settled for one in self._atomic)) for one in settled.items()]
 
     def use(self, producer: str, sequence: int, record: int) -> None:
-        """Record that a producer used a number for a record, -1 if no record of the batch has the message."""
+        """Record that a producer used a number for a record, or for -1 if the message has no record in the batch."""
         self._used[producer, sequence] = record
         if record >= 0:
             self._numbers[record] = (producer, sequence)
@@ -257,11 +257,11 @@ class GatheringBatch:
     # -- the call -----------------------------------------------------------------------------------------------------
 
     def close(self) -> SharedCall | None:
-        """Return the call, None if there is nothing to commit. Nothing is added afterwards; after `leave_out` it may be
-        called again.
+        """Return the call, or None if there is nothing to commit. Nothing is added afterwards; after `leave_out` or
+        `leave_all_out` it may be called again.
 
         Messages that were added and settled since are not part of the call, nor are levels without other messages.
-        Levels and slots ascend, which is the order of the locks. The numbers of all settled slots are known by now.
+        Levels and slots ascend, which is the order of the locks. The slots of earlier batches have numbers by now.
         """
         settled = self._all_settled()
         sent = self.sent = [share for _, share in sorted(self.shares.items()) if share.prepare(settled.get(share.slot))]
@@ -365,7 +365,7 @@ class GatheringBatch:
             self._atomic.clear()
             self._used.clear()
             self._settlements = 0
-        self.shares.clear()  # their slots get no number, so messages delivered ahead of the commit cannot be settled
+        self.shares.clear()  # without numbers for their slots, messages delivered ahead of the commit cannot be settled
         return left_out
 
     def _leave_out(self, record: int, left_out: LeftOut) -> None:

@@ -52,7 +52,7 @@ from broker.tasks import Tasks
 
 WATCH_S: Final = 0.1
 HAS_MQTT: Final = "SELECT to_regproc('claim_clients') IS NOT NULL"
-REPORTED_LEVELS_MAX: Final = 1000  # queues for which a heartbeat reports how many messages the node has
+REPORTED_LEVELS_MAX: Final = 1000  # levels for which a heartbeat reports how many ready messages the node has
 
 
 class NodeClients(Protocol):
@@ -68,8 +68,8 @@ class NodeClients(Protocol):
 class BrokerNode:
     """One node, from its start to its end. It provides the parts of its vhosts' engines, and implements `NodeEvents`.
 
-    ``topology`` decides changes of exchanges, queues and bindings, ``claims`` claims producers, ``mailbox`` has the
-    direct replies of other nodes; `QueueParts` has the parts that queues use.
+    `topology` decides changes of exchanges, queues and bindings, `claims` claims producers, `mailbox` exchanges direct
+    replies and questions with other nodes; `QueueParts` are the parts that queues use.
     Raises: BrokerError from `start`, with one line.
     """
 
@@ -178,7 +178,7 @@ class BrokerNode:
         await self.data.close()
 
     async def _end_epoch(self) -> None:
-        """Stop the parts, which no longer answer."""
+        """Stop the parts of the epoch; its open questions stay unanswered here."""
         parts = self.consumers, self.keeper, self.mailbox, self.unused, self.claims, self.mqtt_clients
         for stop in (self.topology.log.stop, *(part.stop for part in parts)):
             await stop()
@@ -200,7 +200,7 @@ class BrokerNode:
     # -- events of the node -------------------------------------------------------------------------------------------
 
     async def joining(self) -> None:
-        """Build the topology from its log; the node joins then."""
+        """Build the topology from its log, before the node joins."""
         await self.topology.log.load()
 
     async def joined(self, _version: int) -> None:
@@ -253,7 +253,7 @@ class BrokerNode:
         self.consumers.handle_hint(hint)
 
     def _queue_of(self, number: int) -> SharedQueue | None:
-        """Return the queue of a level."""
+        """Return the queue of a level, or None if it is not known here."""
         level = self.data.levels.by_number.get(number)
         return level.queue if level is not None and isinstance(level.queue, SharedQueue) else None
 
@@ -317,5 +317,5 @@ class SharedParts(LocalParts):
         return SharedMessages(vhost, queue, reader, committer, self._node.data)
 
     def opened(self, vhost: Vhost) -> None:
-        """Create the cluster's exchanges, queues and bindings."""
+        """Create the exchanges, queues and bindings that the vhost has in the topology log."""
         self._node.topology.opened(vhost)

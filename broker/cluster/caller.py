@@ -34,8 +34,8 @@ LAZY_S: Final = 0.05
 class Caller:
     """Commit the batches of all vhosts of a node, one at a time.
 
-    Units: ``calls`` counts the calls that were answered.
-    Invariant: a publisher or a transaction is confirmed after all batches with its work are committed.
+    Units: ``calls`` counts the batches whose calls were answered.
+    Invariant: a publisher or a transaction is confirmed only once all batches with its work are committed.
     """
 
     def __init__(
@@ -224,7 +224,7 @@ class Caller:
         return left_out
 
     def _nack(self, left_out: LeftOut) -> None:
-        """Nack publishes that full queues refused, and report producers whose numbers were not used."""
+        """Nack publishes that were refused, and report producers whose numbers were not used."""
         for confirmable, number in left_out.origins:
             confirmable.refuse(number)
         if left_out.producers:
@@ -262,7 +262,7 @@ class Caller:
                 return
             self._timer.cancel()
         self._timer = self._loop.call_later(wait_s, self._ring)
-        self._timer_due = due  # uvloop's handle of a very short timer does not have it
+        self._timer_due = due  # for a very short timer, uvloop returns a handle without `when`
 
     def _ring(self) -> None:
         self._timer = None
@@ -271,7 +271,7 @@ class Caller:
 
 
 def _returned(left_out: LeftOut) -> list[Returned]:
-    """Return the messages that a refused transaction had settled; those of a client count as delivered."""
+    """Return the messages that a refused transaction had settled; they count as delivered unless a move leased them."""
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)
@@ -281,7 +281,7 @@ def _returned(left_out: LeftOut) -> list[Returned]:
 
 
 class SharedCommitter:
-    """Confirm the publishes and transactions of one vhost, by the calls of its node."""
+    """Confirm the publishes and transactions of one vhost through its node's calls."""
 
     def __init__(self, caller: Caller) -> None:
         self._caller = caller
@@ -303,7 +303,7 @@ class SharedCommitter:
         return self._caller.pending_bytes
 
     async def drain(self) -> None:
-        """Wait until all collected work is committed. Raises: the error that ended the broker; NodeLost."""
+        """Wait until all collected work is committed. Raises: the error given to `abort`; NodeLost."""
         self.check()
         try:
             await self._caller.drain()
@@ -311,7 +311,7 @@ class SharedCommitter:
             raise NodeLost(f"this node was lost to the cluster: {error}") from error
 
     def check(self) -> None:
-        """Raise the error that ended the broker, if it has ended."""
+        """Raise the error that ended the broker or the vhost, if it has ended."""
         if self._failure is not None:
             raise self._failure
 

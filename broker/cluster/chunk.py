@@ -50,15 +50,15 @@ _I64: Final = "q"  # the mailbox of a node has a negative number
 
 
 class DamagedChunk(Exception):
-    """Bytes that are not a complete chunk, or that a newer broker wrote; the text has the reason."""
+    """A chunk that is missing, incomplete, damaged or of another format; the text is the reason."""
 
 
 class Kind:
     """The common fields of a run of messages.
 
     Shapes: ``route`` is encoded as in a log record, ``header`` is the payload of the content header frame.
-    Units: ``expires_ms`` is the moment at which the message expires, 0 for never; ``due_ms`` the moment at which a
-        delayed message is due, 0 for at once.
+    Units: ``expires_ms`` is the moment at which the message expires, or 0 for never; ``due_ms`` the moment at which a
+        delayed message is due, or 0 for at once.
     """
 
     __slots__ = ("due_ms", "expires_ms", "header", "route", "timestamp_ms")
@@ -127,8 +127,8 @@ class ChunkWriter:
     def encode(self, levels: Sequence[int], records: Sequence[array[int]], wanted: bytearray | None = None) -> bytes:
         """Return the chunk.
 
-        Shapes: ``records[n]`` are the records of ``levels[n]``, as arrays of u32. The body of a record for which
-            `wanted` has a 0 is omitted, because no node will read it.
+        Shapes: `records[n]` are the records of `levels[n]`, as an array of u32. A record for which `wanted` is 0 is
+            stored without its body, because no node will read it.
         """
         bodies = self.bodies
         if wanted is not None:
@@ -156,7 +156,7 @@ class ChunkWriter:
 class Chunk:
     """A chunk read from bytes. Raises: DamagedChunk, also if bodies are needed and only the index was read.
 
-    Shapes: ``kinds`` has the kind of each run; ``levels`` the records of each level. Record ``n`` has the body
+    Shapes: ``kinds`` are the kinds of the runs; ``levels`` maps each level to its records. Record ``n`` has the body
         ``data[ends[n]:ends[n + 1]]``.
     """
 

@@ -17,7 +17,7 @@ WantedChunk = tuple[int, int, int]  # level, number, ring
 
 
 class ChunkReader:
-    """Read chunks, and cache the most recently used ones. Units: ``reads`` counts statements."""
+    """Read chunks, and cache the most recently used ones. Units: ``reads`` counts the reads of a table."""
 
     def __init__(self, database: Database, cache_bytes: int = CACHE_BYTES) -> None:
         self._database = database
@@ -37,10 +37,10 @@ class ChunkReader:
         self._size_bytes = 0
 
     async def read(self, rows: Sequence[LeasedRow]) -> dict[int, Chunk | DamagedChunk]:
-        """Return the chunks of leased rows by number, with an error in place of a missing or damaged chunk.
+        """Return the chunks of rows by number, with an error in place of a missing or damaged one. Raises: Unreachable.
 
-        One statement per table reads the chunks that are not in memory. A chunk that is not in its table was moved to
-        another one, and is looked up once more.
+        One statement per table reads the chunks that are not in memory. A chunk that is not in its table may have been
+        moved to another one, and is looked up once more.
         """
         found: dict[int, Chunk | DamagedChunk] = {}
         missing: list[WantedChunk] = []

@@ -62,7 +62,7 @@ SELECT s.system_identifier, substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) 
 FROM pg_control_system() AS s, pg_stat_activity AS a WHERE a.pid = pg_backend_pid()
 """
 _SET: Final = "SELECT set_config(name, value, false) FROM unnest($1::text[], $2::text[]) AS s (name, value)"
-# A pooler may have given the process to another client meanwhile.
+# A pooler may have given the process to another client in the meantime.
 _END: Final = """
 SELECT pg_terminate_backend(a.pid) FROM pg_stat_activity AS a
 JOIN unnest($1::int[], $2::timestamptz[]) AS b (pid, backend_start) USING (pid, backend_start)
@@ -179,7 +179,7 @@ class Connections:
     async def fetch(self, lane: Lane, statement: str, *arguments: Any) -> list[Any]:
         """Run a statement, prepared at its first use, and return its rows. The caller must not be cancelled.
 
-        Raises: Fenced; Conflict; Unreachable.
+        Raises: Fenced; Conflict; CommitRefused; Unreachable; DatabaseRefused.
         """
         connection = self._lanes[lane]
         async with connection.free:
@@ -193,7 +193,7 @@ class Connections:
         return rows
 
     def warning(self, lane: Lane) -> str:
-        """Return the warning that the last statement of a lane caused, "" if it caused none."""
+        """Return the warning that the last statement of a lane caused, or "" if it caused none."""
         return self._lanes[lane].warning
 
     async def end_backends(self, backends: list[Backend]) -> None:
@@ -257,7 +257,7 @@ async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], A
 
 
 async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> ServerAddress | None:
-    """Return the server with the newest timeline, if a standby was promoted while the primary in use continues."""
+    """Return a promoted standby with the newest timeline, or None unless one is newer than the primary in use."""
     others = [server for server in servers if server.url != used.target.url]
     results = await _open_each(others)
     found: list[tuple[str, ServerAddress]] = []

@@ -40,7 +40,7 @@ class DataPath:
     # -- for the engines of the vhosts --------------------------------------------------------------------------------
 
     def touch(self, queue: Queue) -> None:
-        """Check the levels of a queue again, because its consumers have changed."""
+        """Check the levels of a queue again, because its consumers or levels have changed."""
         for level in queue.levels:
             if isinstance(level, SharedLevel):
                 self.levels.touch(level)
@@ -58,7 +58,7 @@ class DataPath:
                 queue.level_numbered(row[0])
 
     def fetch(self, queue: Queue, then: Callable[..., None]) -> None:
-        """Lease one message for basic.get, and call `then` in a later step of the loop, with the error if refused."""
+        """Fetch from each level for basic.get; call `then` in a later step of the loop, with the error if refused."""
         shared = [level for level in reversed(queue.levels) if isinstance(level, SharedLevel)]
         left = len(shared)
         refusals: list[ClusterError] = []
@@ -76,7 +76,7 @@ class DataPath:
             self._loop.call_soon(then)
 
     def on_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
-        """Set the function that is called with the levels in which this node has freed messages."""
+        """Set the function that is called with the levels of free messages that a call of this node committed."""
         self._freed_also = freed
 
     @asynccontextmanager

@@ -1,6 +1,6 @@
-"""The shared database as one node sees it: calls of the schema's functions. Every method but `join` acts as the current
-epoch, and raises Fenced when that has ended. `commit` repeats a call until its result is known; the only Unreachable
-that it raises is StatementRefused.
+"""The shared database as one node sees it: calls of the schema's functions. `commit` and the methods that use `acting`
+act as the current epoch, and raise Fenced when that has ended. `commit` repeats a call until its result is known; the
+only Unreachable that it raises is StatementRefused.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Database:
 
     `handle_hint` is called with each hint of another node, and with LOOK when hints may have been lost; `fenced` with
     an ended epoch and the reason; `reconcile`, after a lost connection, with all rows leased to this node; `failed`
-    with a defect, which ends the broker. `topology` returns the newest version of the topology that this node knows.
+    with a defect, which ends the broker. `topology` returns the newest version of the topology that this node reports.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Database:
         topology: Callable[[], int],
         failed: Callable[[BaseException], None] | None,
     ) -> None:
-        """Set the functions of the node; without `failed`, a defect is raised in the loop."""
+        """Set the functions of the node; without `failed`, the loop's exception handler is called with a defect."""
         self.fenced, self.reconcile, self.topology = fenced, reconcile, topology
         if failed is not None:
             self.failed = failed
@@ -133,7 +133,7 @@ class Database:
         await self.link.close()
 
     def abort(self) -> None:
-        """Close all connections at once, because the process ends. The driver would cancel running statements."""
+        """Close all connections at once, because the process ends; else the driver would cancel running statements."""
         self.epoch = 0
         self.link.abort()
 
@@ -147,7 +147,7 @@ class Database:
         self._kept = NONE_KEPT
 
     def end_epoch(self) -> None:
-        """Stop acting: running and later calls raise Fenced.
+        """Stop acting: a running `commit` and all later calls as the epoch raise Fenced.
 
         The connections are opened again: on new ones this node detects whether the database was restored to an earlier
         state, and ensures that no number is used twice.
@@ -160,7 +160,7 @@ class Database:
     # ---- membership
 
     async def join(self, url: str, version: int) -> Joined:
-        """Join as a new epoch. `version` is that of the functions which this broker calls.
+        """Join as a new epoch. `version` is that of the functions that this broker calls.
 
         Raises: Conflict, if a member has the node's name; Unreachable; DatabaseRefused.
         """
@@ -169,9 +169,9 @@ class Database:
 
     async def beat(self, url: str, applied_version: int, reports: dict[str, Any]) -> Pulse:
         """Send a heartbeat, and return the time, the generation and the members. Nodes tell each other the newest
-        number that they know to be committed, so each of them detects a database that was restored to an earlier state,
-        even if the node that committed the number is gone. This may happen on open connections, as when a dump is
-        restored: the database then lacks a number, a version of the topology, or a heartbeat of this node.
+        number that they know to be committed, so each detects a database that was restored to an earlier state, even
+        if the node that committed the number is gone. On open connections, as when a dump is restored, it then lacks a
+        number, a version of the topology, or a heartbeat of this node. Raises: WentBack then; Fenced; Unreachable.
         """
         epoch, known = self.epoch, (self._newest_number, self.topology(), self._beats + 1)
         rows = await self.acting("beat", "beat", url, applied_version, reports | {"newest_number": self._newest_number})
@@ -225,7 +225,7 @@ class Database:
             _log.warning("database.clock_behind", database=self.link.shown, by_s=behind_ms / 1000)
 
     async def turn_ring(self) -> str | None:
-        """Begin the next chunk table when the current one is full, and empty old ones. Return what was done."""
+        """Begin the next chunk table if the current one is full, else empty old ones. Return what was done, or None."""
         done: str | None = (await self.acting("upkeep", "turn_ring"))[0][0]
         return done
 
@@ -234,7 +234,7 @@ class Database:
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
         """Commit a call once, and return its result. One call runs at a time. It waits while the database is
         unreachable, and continues if the caller is cancelled.
-        Raises: CommitRefused if the call had no effect; StatementRefused if it can never succeed; Fenced.
+        Raises: CommitRefused if full queues refuse a part of it; StatementRefused if it can never succeed; Fenced.
         """
         if not self.epoch:
             raise Fenced("this node has not joined")
@@ -263,7 +263,7 @@ class Database:
     ) -> None:
         """Free messages of rows leased to this node. `seen` may have been delivered; `counts` are their returns.
 
-        Shapes: `due_ms` is empty, or has the time at which the keeper must check each row again.
+        Shapes: `due_ms` is absent, or one sequence of the times at which the keeper must check the rows again.
         """
         await self.acting("lease", "give_back", levels, numbers, pack_rows(bits), pack_rows(seen), counts, *due_ms)
 

@@ -29,8 +29,8 @@ class SharedCall(NamedTuple):
     """The contents of one call of `commit`. With `atomic`, the call is executed completely or not at all.
 
     Shapes: lists with the prefix s_ are published messages, one entry per level; t_ are settled messages, one per row;
-        u_ are used producer numbers; n_ are published messages that are dropped if their queue has no consumers.
-        `s_sizes` has the sizes of bodies as int4, big-endian, for levels with limits.
+        u_ are used producer numbers; n_ are published messages with a time to live of 0: free ones are dropped if their
+        queue has no consumers. `s_sizes` contains, for levels with limits, the sizes of bodies as int4, big-endian.
     """
 
     atomic: bool = False
@@ -69,7 +69,7 @@ class RefusedShare(NamedTuple):
 
     @classmethod
     def all_from(cls, rows: Sequence[Sequence[Any]] | None) -> list[RefusedShare]:
-        """Return the refused shares of an answer: the place, counted from 1, the bits as text, and `dead_letters`."""
+        """Return the refused shares of an answer. A row is a share's place from 1, bits as text, and `dead_letters`."""
         return [cls(place - 1, bitarray(bits, "big"), dead_letters) for place, bits, dead_letters in rows or ()]
 
 
@@ -105,7 +105,7 @@ class ClusterMember(NamedTuple):
 
     @property
     def lease_s(self) -> float:
-        """The lease that the node reports, 0 if it has reported none."""
+        """The lease that the node reports, or 0 if it has not reported any."""
         return float(self.reports.get("lease_ms", 0)) / 1000
 
     @classmethod
@@ -124,10 +124,10 @@ class Pulse(NamedTuple):
 
 @dataclass(slots=True)  # a frozen dataclass takes six times as long to create
 class LeasedRow:
-    """A row leased to this node, or the bits of it that were just leased.
+    """A row leased to this node, the bits of a row that were just leased, or a row at which an operator peeks.
 
-    `number` is None if no message was free, `more` is set if free messages are left. `began` is the transaction id of
-    the lease; all calls with ids below `finished` had ended before it.
+    `number` is None if no message was leased; `more` is set in the last row of a level if free messages are left.
+    `began` is the transaction id of the lease; all calls with ids below `finished` had ended before it.
     """
 
     level: int

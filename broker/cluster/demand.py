@@ -8,7 +8,7 @@ from typing import Final
 STEP_MIN: Final = 256  # messages in the first lease; doubled by each lease that returns as many as were asked for
 STEP_MAX: Final = 4096
 STEP_BYTES: Final = 8 << 20
-STEADY_MESSAGES: Final = 4  # for consumers that settle fewer in two ticks, messages are leased one at a time
+STEADY_MESSAGES: Final = 4  # for consumers that settle fewer in two ticks, no messages are leased in advance
 
 
 @dataclass(slots=True, eq=False)
@@ -41,7 +41,7 @@ class Demand:
     settled_now: int = 0
     step: int = STEP_MIN
     _arrived_bytes: int = 0
-    _candidate: int = 0  # the next bound: the number of a slot that a lease returned; 0 for none
+    _candidate: int = 0  # the next bound: the number of a slot that a lease returned, or 0
     _candidate_before: int = 0  # calls with numbers below the candidate have lower transaction ids; 0 if not yet known
 
     def target(self, room: int) -> int:
@@ -66,7 +66,7 @@ class Demand:
 
     def ignore_bound(self) -> None:
         """Let the next lease ignore the bound. The bound itself stays: while a transaction is open elsewhere, many
-        leases are needed to raise it again, and each would read all rows deleted meanwhile.
+        leases are needed to raise it again, and each would read all rows deleted in the meantime.
         """
         self.free = self.backlog = self.ignores_bound = True
 

@@ -1,4 +1,4 @@
-"""Errors of the cluster, each with one line of text without a password, and their mapping from PostgreSQL's errors."""
+"""The cluster's errors, whose texts are single lines without passwords, and how PostgreSQL's errors map to them."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ POOLER: Final = (
     "pooler in session mode"
 )
 LOST_STATEMENT: Final = ("26000", "42P05")
-"""SQLSTATEs of a prepared statement that is missing or exists already: the session is shared with another client."""
+"""SQLSTATEs of a prepared statement that is missing or already exists: the session is shared with another client."""
 NOT_AN_OPTION: Final = ("unrecognized configuration parameter", "unsupported startup parameter")
 NO_TLS: Final = "rejected SSL upgrade"
 
-warnings.filterwarnings("error", "password file")  # asyncpg ignores an unsafe file, and would connect without password
+warnings.filterwarnings("error", "password file")  # asyncpg ignores an unsafe file and would connect without a password
 
 
 class ClusterError(Exception):
@@ -35,7 +35,7 @@ class ClusterError(Exception):
 
 
 class Fenced(ClusterError):
-    """The epoch of this node has ended: it was declared dead, or the database went back in time. SQLSTATE SQ001."""
+    """This node is not a member: it was declared dead, for example, or the database went back. SQLSTATE SQ001."""
 
 
 class WentBack(Fenced):
@@ -43,7 +43,9 @@ class WentBack(Fenced):
 
 
 class Unreachable(ClusterError):
-    """PostgreSQL did not answer a statement, which may or may not have been committed and can be retried."""
+    """PostgreSQL was not reached, or did not complete a statement. Unless a subclass says otherwise, the statement may
+    have been committed, and can be retried.
+    """
 
 
 class DatabaseFails(Unreachable):
@@ -59,7 +61,7 @@ class Conflict(ClusterError):
 
 
 class CommitRefused(ClusterError):
-    """An all-or-nothing call has messages for full queues, which `rows` names. SQLSTATE SQ004."""
+    """Full queues refused messages of an all-or-nothing call. `rows` lists these messages as JSON. SQLSTATE SQ004."""
 
     def __init__(self, text: str, rows: str) -> None:
         super().__init__(text)
@@ -71,7 +73,7 @@ class NameTaken(ClusterError):
 
 
 class DatabaseRefused(ClusterError):
-    """PostgreSQL refused the connection; a retry will not succeed."""
+    """PostgreSQL refused the connection, or its schema is too new (SQLSTATE SQ002); a retry will not succeed."""
 
 
 OWN: Final[dict[str, type[ClusterError]]] = {
@@ -80,7 +82,7 @@ OWN: Final[dict[str, type[ClusterError]]] = {
     "SQ003": Conflict,
     "SQ005": WentBack,
 }
-"""The errors that the schema's own functions raise."""
+"""The errors that the schema's functions raise, by SQLSTATE, except REFUSED."""
 
 
 def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | None:
@@ -109,8 +111,7 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
 
 
 def failure_of(text: str, error: Exception) -> ClusterError | None:
-    """Return the error for a statement that failed; None if the connections can no longer be used.
-
+    """Return the error for a statement that failed; None if it is not PostgreSQL's, or the connection is unusable.
     `text` is the error's message. Any such error ends a call, never the broker.
     """
     if not isinstance(error, asyncpg.PostgresError):

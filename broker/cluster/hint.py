@@ -22,7 +22,7 @@ DEFINITIONS: Final = "definitions"  # users, vhosts, rights, policies or paramet
 JOINED: Final = "joined"  # a node has joined as epoch `number`
 PRODUCERS: Final = "producers"  # a node needs the numbered producer whose name has the checksum `number`
 CLIENTS: Final = "clients"  # a node needs MQTT client ids, which `claim_clients` has marked as wanted
-LOOK: Final = "look"  # hints may have been lost; never sent, but handled by a node that has reconnected
+LOOK: Final = "look"  # never sent: this node has reconnected, so hints may have been lost, or another node is gone
 PAYLOAD_BYTES_MAX: Final = 7999
 
 
@@ -42,7 +42,7 @@ class Hint(NamedTuple):
 
     @classmethod
     def from_payload(cls, payload: str) -> Hint | None:
-        """Return the hint of a payload, None for a kind unknown to this version."""
+        """Return the hint of a payload, or None if its numbers cannot be read."""
         kind, *numbers = payload.split(" ")
         try:
             number, *levels = (int(text) for text in numbers)

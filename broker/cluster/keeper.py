@@ -1,6 +1,6 @@
 """The keeper: expiry, length limits and delays of free messages, which no node has leased. One node does this for each
-level: it drops messages that have expired or exceed a limit, and releases delayed messages that are due. Dropped
-messages are dead-lettered in the call that settles them.
+level: it drops messages that have expired or exceed a limit, and releases delayed messages that are due. The call that
+settles dropped messages also dead-letters them, if their queue requires it.
 """
 
 from __future__ import annotations
@@ -37,16 +37,16 @@ Rest = tuple[LeasedRow, bitarray, int]  # messages to return, and when their row
 
 
 class Keeper:
-    """Apply expiry, limits and delays to levels of which no other node is the keeper. Cost: a statement per second, and
-    at most one per 50 ms while messages arrive that may expire or exceed a limit.
-    Units: ``turns`` counts these statements.
+    """Apply expiry, limits and delays to levels of which no other node is the keeper. Cost: a turn per second, and at
+    most one per 50 ms while messages expire, are due, or arrive that may expire or exceed a limit.
+    Units: ``turns`` counts these turns.
     Invariant: messages leased by a turn are settled by a batch, or returned, before the next turn begins.
     """
 
     def __init__(
         self, data: DataPath, *, read_clock: Callable[[], object], fail: Callable[[BaseException], None]
     ) -> None:
-        """`read_clock` updates the broker's clock; `fail` ends the broker."""
+        """`read_clock` updates the broker's clock; `fail` ends the epoch."""
         self._data = data
         self._database = data.database
         self._read_clock = read_clock
@@ -64,7 +64,7 @@ class Keeper:
         await self._tasks.stop()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Schedule a turn when another node has freed messages that may expire or exceed a limit."""
+        """Schedule a turn if messages freed by another node may need it, or if hints may have been lost."""
         if hint.kind == FREE:
             self.freed(hint.levels)
         elif hint.kind == LOOK:
@@ -155,7 +155,7 @@ class Keeper:
             bits[index] = 1
 
     def _load(self, row: LeasedRow, chunks: Mapping[int, Chunk | DamagedChunk]) -> list[Indexed] | None:
-        """Return the leased messages with their indexes, None when they cannot be read."""
+        """Return the leased messages with their indexes, or None if they cannot be read."""
         try:
             return self._loader.load_row(row, chunks)
         except DamagedChunk:  # logged by the node whose consumers lease the row
@@ -173,7 +173,7 @@ class Keeper:
 
 
 class SharedDelay(Delay):
-    """Hold the delayed messages of one exchange on this node, and route those that the keeper releases."""
+    """Add the delayed messages of one exchange to its shared queue, and route those that the keeper here releases."""
 
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)

@@ -35,7 +35,7 @@ class Arrivals:
         self.rows = [row for row in rows if row.number is not None]
 
     async def read(self, is_over: Callable[[], bool]) -> Mapping[int, Chunk | DamagedChunk]:
-        """Return the chunks of the rows, repeating the read until it succeeds or `is_over` returns True."""
+        """Return the chunks of the rows. Repeat a failed read unless `is_over` returns True; return none then."""
         while True:
             try:
                 return await self._reader.read(self.rows)
@@ -86,7 +86,7 @@ def reconciled(
     database, which become free again.
 
     Returned messages are marked as redelivered, because they may have been delivered. Settlements that a crash of the
-    database undid are repeated. `returning` keeps the messages that must still be returned.
+    database undid are repeated. Messages that are already free are removed from `returning`.
     Shapes: `rows` are all rows that the database has leased to this node, `arriving` are rows whose chunks are being
         read, `returning` are messages being returned.
     Invariant: no lease or call is running. A call whose answer has not been handled yet has slots whose numbers this
@@ -106,7 +106,7 @@ def reconciled(
         if row.number is not None:
             _add(known, (row.level, row.number), row.bits)
     for one in returning:
-        row = held.get(one.slot.place)  # without messages that are free already, which the keeper here may lease again
+        row = held.get(one.slot.place)  # without messages that are free by now: the keeper here may lease them again
         one.retain_only(None if row is None else row.bits)
         _add(known, one.slot.place, one.bits)
     _settle_again(levels, held, known)

@@ -1,8 +1,8 @@
 """Leases: how many messages of each level this node asks for, and which it returns. It asks when messages may be free
-and consumers here have room for more than are leased already. Room is the number of messages that they can take now,
-plus the number settled within the last 50 ms. So few messages are leased for a slow consumer, and a fast one needs no
-lease per message. Messages for which no consumer here has room are returned within 50 ms, and all of them when the last
-consumer is removed.
+and no more than half of those that it can use are ready here. It can use as many as its consumers can take now, plus
+the number settled in the current and the previous 50 ms. So few messages are leased for a slow consumer, and a fast one
+needs no lease per message. Messages that this node cannot use are returned within 50 ms, and all ready ones when the
+last consumer is removed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.tasks import Tasks
 TICK_S: Final = 0.05
 LOOK_S: Final = 1.0
 LEASE_MESSAGES: Final = 4096  # in one statement, for all its levels: more would block the loop and its heartbeats
-STATEMENT_ROWS: Final = 1024  # levels or slots in one statement, each of which takes an entry of the lock table
+STATEMENT_ROWS: Final = 1024  # levels or slots in one statement, each of which may take an entry of the lock table
 ABLE_MAX: Final = 1 << 20  # cap on the reported room of consumers; more makes no difference
 COUNTED_ROWS: Final = 1000  # slots whose messages are counted for the answer to basic.get
 WANTED_TICKS: Final = 20  # after the hint WANTED, no messages of the level are leased in advance for this long
@@ -61,7 +61,7 @@ class Leases:
         self._recent: dict[SharedLevel, None] = {}
         self._fetches: dict[SharedLevel, list[Callable[..., None]]] = {}
         self._waiters: list[asyncio.Future[None]] = []  # waiters for the end of all returns
-        self._singly = 0  # the number of next statements for one level or slot, because PostgreSQL refused one
+        self._singly = 0  # how many of the next statements have one level or slot, because PostgreSQL refused more
         self._works = False
         self._finds = False
         self._ticker: asyncio.TimerHandle | None = None
@@ -95,7 +95,7 @@ class Leases:
                 self._watch(level)
 
     def freed(self, number: int, levels: Sequence[int]) -> None:
-        """Record that a call of this node committed free messages."""
+        """Record that this node committed or returned free messages, and tell the other nodes."""
         for one in levels:
             level = self._levels.by_number.get(one)
             if level is not None:
@@ -108,7 +108,7 @@ class Leases:
         self._start()
 
     def fetch(self, level: SharedLevel, then: Callable[..., None]) -> None:
-        """Lease one message, even if no consumer has room for it, and call `then`, with the error if it is refused."""
+        """Lease a message unless one is ready, even without room for it; then call `then`, with the error if any."""
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
             self._surrender(level, level.manager.ready)  # requeued messages may exceed the limit
@@ -116,7 +116,7 @@ class Leases:
         self._levels.touch(level)
 
     async def returned(self) -> None:
-        """Wait until all returned messages are free, or the node's epoch has ended."""
+        """Wait until PostgreSQL has freed all returned messages or refused them, or the node's epoch has ended."""
         self.turn()
         while self._returns or self._returning:
             waiter: asyncio.Future[None] = self._loop.create_future()
@@ -147,7 +147,7 @@ class Leases:
             level.forget()
 
     def reconcile(self, rows: Sequence[LeasedRow], kept: Sequence[LeasedRow] = ()) -> None:
-        """Compare the rows leased to this node in the database with its own state, while no statement is running."""
+        """Compare the rows leased to this node in the database with its own state, while no call or lease runs."""
         self._reader.clear()
         returning = (*self._returns, *self._returning)
         self._returns += reconciled(self._levels, rows, (*self._arrivals.rows, *kept), returning)
@@ -167,7 +167,7 @@ class Leases:
     # -- decisions ----------------------------------------------------------------------------------------------------
 
     def _note_free(self, level: SharedLevel, number: int) -> None:
-        """Record that a slot has free messages of a level."""
+        """Record that a slot may have free messages of a level."""
         level.demand.note_free(number)
         if level.queue.consumers.present:
             self._levels.touch(level)
@@ -233,7 +233,7 @@ class Leases:
             level.demand.note_free(min([one.slot.number for one in returned]))
 
     def _watch(self, level: SharedLevel) -> None:
-        """Check a level every 50 ms until it has neither messages nor settlements."""
+        """Check a level every 50 ms until it has no ready messages, settles none, and no other node wants any."""
         self._recent[level] = None
         if self._ticker is None and not self._closed:
             self._ticker = self._loop.call_later(TICK_S, self._tick)
@@ -255,7 +255,7 @@ class Leases:
         self._start()
 
     def _look(self) -> None:
-        """Ask for messages of every level with idle consumers, because a hint may have been lost."""
+        """Ask for messages of each level with consumers and no ready messages, because a hint may have been lost."""
         self._looker = None
         if self._consuming and not self._closed:
             self._looker = self._loop.call_later(LOOK_S, self._look)
@@ -425,7 +425,7 @@ class Leases:
             self._levels.touch(level)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
-        """Return the number of remaining free messages in levels from which a message is being fetched."""
+        """Count the free messages left, in at most COUNTED_ROWS slots, of each level from which one is fetched."""
         numbers = {level.number for level in self._fetches}
         found = [row.level for row in rows if row.more and row.level in numbers]
         try:
@@ -439,7 +439,7 @@ class Leases:
         return 1 if singly else STATEMENT_ROWS
 
     def _refuse(self, asked: Sequence[SharedLevel], error: StatementRefused) -> None:
-        """Ask for the levels of a refused lease one by one; a single refused level is asked for at the next `_look`."""
+        """Ask for the levels of a refused lease one by one. A single level waits for `_look`, and its fetches fail."""
         if len(asked) > 1:
             self._singly = len(asked)
             self._give_up_asking()

@@ -26,8 +26,8 @@ RECONCILED: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait for t
 class Link:
     """The connections of this node, while there are any. After they were lost, `recover` is called with the new
     connections, the identity of the former server, and the old server processes, whose statements may still be running.
-    It calls `check` as soon as the database is known to have the same history. When it returns, all statements
-    continue.
+    It calls `check` once the database is known to have the same history, or the epoch has ended. When `recover`
+    returns, all statements continue.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Link:
         self._look = Tasks(failed)
 
     def adapt(self, lease_s: float) -> None:
-        """Adapt all timeouts to a lease of this length."""
+        """Adapt the pauses, intervals and timeouts to a lease of this length."""
         self._pause_max_s = min(lease_s / 4, PAUSE_MAX_S)
         self._look_interval_s = max(lease_s, LOOK_INTERVAL_S)
         self.target = self.target._replace(connect_timeout_s=max(lease_s, CONNECT_MIN_S))
@@ -92,7 +92,7 @@ class Link:
                 waiter.set_result(None)
 
     def check(self) -> None:
-        """Let heartbeats, reads and repeated calls continue, because the database has the same history as before."""
+        """Let heartbeats, reads and repeated calls continue: the history is the same, or the epoch has ended."""
         self._is_checked = True
         self.wake()
 
@@ -159,7 +159,7 @@ class Link:
         return await self.finish(connections.fetch(lane, statement, *arguments))
 
     async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run work to its end, also if the caller is cancelled."""
+        """Run work to its end even if the caller is cancelled."""
         return await self._running.finish(self._timed(work))
 
     async def _timed(self, work: Coroutine[Any, Any, _T]) -> _T:
@@ -173,7 +173,7 @@ class Link:
 
     @property
     def unanswered_s(self) -> float:
-        """How long the oldest running statement has waited for its answer, 0 if none is running."""
+        """How long the oldest running statement has waited for its answer, or 0 if none is running."""
         oldest_s = next(iter(self._began_s.values()), None)
         return 0.0 if oldest_s is None else asyncio.get_running_loop().time() - oldest_s
 
@@ -241,7 +241,7 @@ class Link:
 async def patiently(work: Callable[[], Awaitable[_T]]) -> _T:
     """Return the result of `work`, which must be idempotent; repeat it while PostgreSQL is unreachable or fails.
 
-    Raises: Fenced; StatementRefused, because PostgreSQL would refuse each attempt.
+    Raises: StatementRefused, because PostgreSQL would refuse each attempt; any ClusterError that is not Unreachable.
     """
     pause_s = PAUSE_S
     while True:
@@ -261,7 +261,7 @@ class _Failure(NamedTuple):
 
 
 class FailingCalls:
-    """Log failing calls, once for each reason, and report whether any still fails; ``count`` counts failed calls."""
+    """Log a function's failing calls when the reason changes or after a pause; ``count`` counts failed calls."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         """`clock` never goes back."""
@@ -286,7 +286,7 @@ class FailingCalls:
 
     @property
     def reason(self) -> str:
-        """PostgreSQL's last error if it can execute nothing now; empty if it can, or refuses only single calls."""
+        """The newest error of functions that failed within FRESH_S, without refused calls; empty if there is none."""
         now_s = self._clock()
         fresh = [one for one in self._failures.values() if now_s - one.at_s <= FRESH_S and not one.is_certain]
         return max(fresh, key=lambda one: one.at_s).reason if fresh else ""

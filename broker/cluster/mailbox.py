@@ -1,7 +1,7 @@
 """Mailboxes: direct replies between clients of different nodes, and questions between nodes.
 
-Each node has a mailbox: a level that only it reads, whose number is minus the node's epoch. Its messages are transient,
-and lost if PostgreSQL crashes. The name of a reply consumer contains the epoch of its node.
+Each node has a mailbox: a level that only it reads, whose number is minus the node's epoch. Its messages are transient:
+a crash of PostgreSQL may lose them. The name of a reply consumer contains the epoch of its node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ ANSWER: Final = "slotmq.answer."  # followed by the number of the question, and 
 ANSWERS_S: Final = 2.0  # nodes that do not answer within this time are ignored
 
 Question: TypeAlias = "Mapping[str, Any]"
-Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # None is no answer
+Answerer: TypeAlias = "Callable[[Question], Awaitable[Any]]"  # None means no answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class SharedReplies(ReplyConsumers):
         return new_name(f"{REPLY_PREFIX}{self._mailbox.epoch}.")
 
     def find(self, name: str) -> ReplyTarget | None:
-        """Return the reply consumer with a name, None if it is unknown."""
+        """Return the reply consumer with a name, or None if it is unknown."""
         found = self.get(name)
         if found is not None or not name.startswith(REPLY_PREFIX):
             return found
@@ -80,7 +80,7 @@ class Mailbox:
     """Post direct replies to the mailboxes of other nodes, and deliver those in this node's mailbox. Also ask the other
     nodes about facts that only they know, such as messages held by their clients, and answer their questions.
     Shapes: these questions and answers are JSON.
-    Cost: a lease per second while this node has reply consumers, and one for each call with messages for the mailbox.
+    Cost: a lease per second while this node has reply consumers or awaits answers, and one per call that adds messages.
     """
 
     def __init__(self, data: DataPath, *, now_ms: Callable[[], int], fail: Callable[[BaseException], None]) -> None:
@@ -177,7 +177,7 @@ class Mailbox:
         self._answerer = answerer
 
     async def ask(self, question: Question) -> list[Any]:
-        """Return the answers of the other nodes, in no order; nodes that do not answer are ignored."""
+        """Return the answers of the other nodes in no particular order, without nodes that do not answer in time."""
         self._number += 1
         number, loop = self._number, asyncio.get_running_loop()
         waiting = {epoch: loop.create_future() for epoch in self._members if epoch != self.epoch}

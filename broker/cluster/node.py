@@ -114,7 +114,7 @@ class ClusterNode:
         return self._is_caught_up and self._tenure.may_act(self._clock())
 
     def unready(self) -> str:
-        """Return why the node is not ready although its heartbeats are answered, "" if it is ready."""
+        """Return why the node is not ready although its heartbeats are answered, or "" if it is ready."""
         waited_s = self.database.link.unanswered_s
         return f"PostgreSQL has not answered a call for {waited_s:.0f} s" if waited_s > self._lease_s else ""
 

@@ -1,8 +1,8 @@
 """The other nodes, as of the newest heartbeat. This node declares silent ones dead.
 
-A node is dead when it has sent no heartbeat for its lease and a margin. Only time in which this node's own polls of the
-database succeeded counts: a failed or late poll restarts all counts. So neither an outage of the database nor a pause
-of this node makes another node dead.
+A node is dead when it has sent no heartbeat for its lease, or this node's if longer, and a margin. Only time in which
+this node's own polls of the database succeeded counts: a failed or late poll restarts all counts. So neither an outage
+of the database nor a pause of this node makes another node dead.
 
 Units: seconds of a clock that is never set (CLOCK_BOOTTIME); the caller passes the time.
 """
@@ -108,7 +108,7 @@ class OtherNodes:
         return now != before
 
     async def end_namesake(self) -> None:
-        """Declare the former epoch with this node's name dead. Raises: NameTaken, if it is alive."""
+        """Declare the former epoch with this node's name dead. Raises: NameTaken, if it is alive; Unreachable."""
         observer = Observer(self._lease_s)
         beats: dict[int, int] = {}
         while True:
@@ -124,8 +124,8 @@ class OtherNodes:
             await asyncio.sleep(self._lease_s / BEATS_PER_LEASE)
 
     async def count_out_now(self, name: str) -> bool:
-        """Declare a node dead unless it sends a heartbeat within two of its intervals. Return False if it does, or is
-        not a member. Raises: Fenced; Unreachable; DatabaseRefused.
+        """Declare a node dead unless it sends a heartbeat within two of its intervals. Return False if it does, is not
+        a member, or is this node. Raises: Fenced; Unreachable; DatabaseRefused.
         """
         member = await self._member_of(name)
         if member is None or name == self._database.node:

@@ -22,7 +22,7 @@ LATE_MS: Final = 200  # a queue expires this much later, so that other nodes hav
 
 class QueueInquiries:
     """Send a node's inquiries to PostgreSQL. The answer is StatementRefused if it refuses, Fenced if the epoch ends.
-    Shapes: ``elsewhere`` has the number of ready messages on other nodes by level, as of their last heartbeats.
+    Shapes: ``elsewhere`` maps levels to their numbers of ready messages on other nodes, as of the last heartbeats.
     """
 
     def __init__(self, data: DataPath, fail: Callable[[BaseException], None]) -> None:
@@ -40,7 +40,7 @@ class QueueInquiries:
             self._tasks.start(self._count())
 
     def fetch(self, queue: Queue, answered: Callable[..., None]) -> None:
-        """Lease one message of a queue, and call `answered` when it has arrived or there is none."""
+        """Fetch a message from each level of a queue, and call `answered` when they have arrived or there is none."""
         self._tasks.start(self._fetch(queue, self._once(answered)))
 
     def purge(self, queue: Queue, answered: Callable[[int | ClusterError], None]) -> None:
@@ -65,7 +65,7 @@ class QueueInquiries:
             self._answer(answered, Fenced(NODE_LOST))
 
     def _once(self, answered: Callable[..., None]) -> Callable[..., None]:
-        """Return a function that passes its first call on to `answered`. While the node is lost, answer so at once."""
+        """Return a function that passes its first call on to `answered`. If the node is lost, answer Fenced."""
         self._unanswered[answered] = True
         if not self._database.epoch:  # only operators ask while the node joins again
             asyncio.get_running_loop().call_soon(self._answer, answered, Fenced(NODE_LOST))

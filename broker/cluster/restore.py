@@ -1,7 +1,7 @@
 """Restore a backup of a cluster: the schema gets the contents of the backup and begins a new history.
 
-The nodes of the backup are no longer members: the messages leased to them are free and marked as redelivered. No number
-that the schema has assigned is assigned again, so a node that still relies on the former contents is no member either.
+The nodes of the backup are no longer members: the messages leased to them are free and marked as redelivered. The
+schema assigns no number twice, so a node that still relies on the former contents cannot pass for a member.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.cluster.schema import FUNCTION_VERSION, SCHEMA_VERSION, SchemaRefuse
 from broker.cluster.server_address import ServerAddress, quoted
 
 LEASE_MS: Final = 3000  # of a member that has not reported its lease
-PATIENCE: Final = 4 / 3  # leases without a heartbeat after which a member is dead; other nodes wait 7/6
+PATIENCE: Final = 4 / 3  # in leases: a member silent for this long is dead; the other nodes wait 7/6
 LOOK_S: Final = 0.05
 GAPS: Final = {"number_of_call": 1_000_000, "level_number": 1024 * 1024, "arrival_of_consumer": 1}
 """Added to the newest known number of each sequence, because nodes may have assigned higher ones."""
@@ -34,9 +34,10 @@ Progress = Callable[[int], None]
 
 
 async def restore(target: ServerAddress, stream: BinaryIO, progress: Progress) -> dict[str, int]:
-    """Replace the schema by a backup, completely or not at all; return the numbers of tables and rows. Shapes:
-    `progress` is called with the number of bytes read. Raises: BackupRefused, also while a node is alive; Unreachable;
-    DatabaseRefused.
+    """Replace the contents of the schema with those of a backup, completely or not at all; return the counts of tables
+    and rows.
+    Shapes: `progress` is called with the number of bytes read.
+    Raises: BackupRefused, also while a node is alive; Unreachable; DatabaseRefused; OSError of the stream.
     """
     reader = BackupReader(stream)
     head = reader.fields(HEAD)
@@ -104,7 +105,7 @@ async def _make_chunk_tables(connection: asyncpg.Connection, names: Sequence[str
 async def _load(
     connection: asyncpg.Connection, schema: str, reader: BackupReader, progress: Progress
 ) -> dict[str, int]:
-    """Replace the rows of all tables, and return their counts."""
+    """Replace the rows of all tables, and return the counts of tables and rows. Raises: BackupRefused."""
     known = [table.name for table in await tables_of(connection, schema) if table.name != NOT_COPIED]
     await connection.execute(f"TRUNCATE {quoted(*known)}")
     kind, content = reader.next()

@@ -21,7 +21,7 @@ SESSION_SETTINGS: Final = {
     "enable_mergejoin": "off",
     "plan_cache_mode": "force_generic_plan",
 }
-"""Settings of every connection that calls the functions, besides `search_path`."""
+"""The settings for the planner on every connection of a node."""
 
 _FIRST: Final = ("tables.sql", "bits.sql", "limits.sql")
 # If the arguments of a function have changed, CREATE OR REPLACE would create a second function with its name.
@@ -36,7 +36,7 @@ END $$
 
 
 class SchemaRefused(Exception):
-    """The schema was made by a newer broker, or does not exist, and the user of the URL may not create it."""
+    """The schema was made by a newer broker, or it does not exist and the user of the URL may not create it."""
 
 
 def _sources() -> list[str]:
@@ -47,9 +47,9 @@ def _sources() -> list[str]:
 
 
 async def install(connection: asyncpg.Connection, schema: str) -> int:
-    """Create or upgrade the schema, its tables and functions, and return the version of its functions. Several nodes
-    may do so at the same time. Functions are replaced only while no node is a member. Sets the connection's
-    `search_path`. Raises: SchemaRefused.
+    """Create the schema, its tables and functions, or upgrade them unless a node is a member. Return the version of the
+    functions. Several nodes may call this at the same time. Also set the connection's `search_path`.
+    Raises: SchemaRefused.
     """
     sources = _sources()
     digest = hashlib.sha256("\0".join(sources).encode()).hexdigest()
@@ -74,7 +74,7 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
 
 
 async def _make_schema(connection: asyncpg.Connection, schema: str, name: str) -> None:
-    """Create the schema unless it exists. (CREATE SCHEMA IF NOT EXISTS needs the right to create an existing one.)"""
+    """Create the schema if it is missing. (IF NOT EXISTS would need the right to create even an existing schema.)"""
     exists, may_create, user = await connection.fetchrow(
         """SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
                has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user)""",

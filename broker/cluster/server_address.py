@@ -71,7 +71,7 @@ class ServerAddress(NamedTuple):
 
 
 def quoted(*names: str) -> str:
-    """Return names quoted for SQL."""
+    """Return names quoted for SQL, separated by commas."""
     return ", ".join(['"' + name.replace('"', '""') + '"' for name in names])
 
 

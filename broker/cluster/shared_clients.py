@@ -1,4 +1,4 @@
-"""The MQTT clients of a cluster: only one connection on all nodes has a client id.
+"""The MQTT clients of a cluster: at any time, only one connection on all nodes has a client id.
 
 A connection claims its client id in PostgreSQL before it uses its session. The node with an older connection ends that,
 and releases the client id once the exclusive queues of its session are deleted on all nodes.
@@ -25,7 +25,7 @@ ASK_S: Final = 0.05  # between two claims of a client id held by an older connec
 
 
 class Claim(Awaited):
-    """A connection that waits for its client id. Shapes: ``number`` identifies it on this node, 0 before the claim."""
+    """A connection that waits for its client id. Shapes: ``number`` identifies it on this node; 0 before the claim."""
 
     def __init__(self, clients: SharedClients, key: tuple[str, str], connection: Connection) -> None:
         super().__init__(clients.claim)
@@ -95,7 +95,7 @@ class SharedClients(MqttClients):
         self._work.set()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Check whether newer connections on other nodes need client ids of this one."""
+        """Release ids whose release was refused, and check whether newer connections on other nodes need ids."""
         if hint.kind == LOOK or (hint.kind == CLIENTS and (self._held or self._ended)):
             self._work.set()
 

@@ -64,7 +64,7 @@ class SharedDefinitions:
     # -- the store ----------------------------------------------------------------------------------------------------
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
-        """Return the version and the definitions."""
+        """Return the version and the definitions, or 0 and None before the first change. Raises: NotStored."""
         try:
             rows = await self._database.function("read", "definitions_read")
         except ClusterError as error:
@@ -108,7 +108,7 @@ class SharedDefinitions:
         self._dropped.setdefault(vhost.name, []).extend(levels)
 
     async def settled(self, version: int, swept: Collection[str] = ()) -> None:
-        """Wait until every member follows a version; then store the limits of the queues of `swept` vhosts."""
+        """Wait until all members follow a version; then store limits of queues of `swept` vhosts. Raises: NotStored."""
         if not version:
             return
         self._applied, pause_s = version, WAIT_S
@@ -177,7 +177,7 @@ class SharedDefinitions:
         return await self._database.function("read", "definitions_behind", version)
 
     async def _report(self) -> None:
-        """Report the version that this node follows."""
+        """Report the levels of deleted vhosts, and the version that this node follows. Raises: ClusterError."""
         async with self._reporting:
             now = (self._database.epoch, self._applied)
             if now == self._reported or not self._applied:
@@ -189,7 +189,8 @@ class SharedDefinitions:
                     await self._database.acting("upkeep", "definitions_dropped", name.encode(), levels)
                 await self._database.acting("upkeep", "definitions_follow", now[1])
             except BaseException:
-                self._dropped = {**dropped, **self._dropped}
+                for name, levels in dropped.items():
+                    self._dropped[name] = [*levels, *self._dropped.get(name, ())]
                 raise
             self._reported = now
 

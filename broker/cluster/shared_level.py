@@ -54,7 +54,7 @@ class SharedLevels:
             self.ahead = before
 
     def find(self, number: int) -> SharedLevel | None:
-        """Return a level by its number, creating it if its queue exists and another node was the first to use it."""
+        """Return a level by its number, or None; create it if its queue exists and another node used it first."""
         level = self.by_number.get(number)
         if level is None and (lowest := self.by_number.get(number & QUEUE_NUMBERS)) is not None:
             lowest.queue.level_numbered(number)
@@ -143,7 +143,7 @@ class SharedLevel(Level):
         return self._accepted
 
     def message_id(self, slot: Slot, index: int) -> int:
-        """Return the cluster-wide id of a message, which is final once its call is answered."""
+        """Return the cluster-wide id of a message, or 0 if it is no longer leased; final once its call is answered."""
         place = self._places.get(slot.first)
         if place is None:
             return 0
@@ -156,8 +156,8 @@ class SharedLevel(Level):
     ) -> None:
         """Add messages, which are in the chunk of a batch from record `first` on, to the share of the level. HOT.
 
-        With `ahead`, messages for which consumers of this node have room are leased to it from the start and delivered
-        at once, unless older messages of the level may be free.
+        With `ahead`, messages for which consumers here have room are leased to this node and delivered at once, unless
+        they are delayed, older ones may be free, the queue has limits, or only another node may deliver.
         """
         share = batch.share(self.number, self._counter)
         count = len(messages)

@@ -49,9 +49,9 @@ class Seen(NamedTuple):
 
 
 class SharedMessages(LocalMessages):
-    """The free messages of one queue, and the ready ones on this node. A walk visits messages that were free when it
-    began, the highest priority first. Messages leased to a node for its consumers are skipped, as a standalone broker
-    skips unacked ones.
+    """The free messages of one queue, and the ready ones on this node. A walk visits free messages that were committed
+    when it began, the highest priority first. Messages leased to a node for its consumers are skipped, as a standalone
+    broker skips unacked ones.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class SharedMessages(LocalMessages):
         self._epoch = 0
 
     async def peek(self, count: int) -> list[Peeked]:
-        """Return the next ready messages, by priority, beginning with those on this node. Raises: BrokerError."""
+        """Return the next ready messages by priority; of each level, those on this node first. Raises: BrokerError."""
         async with _refusing():
             await self._begin()
             found: list[Peeked] = []
@@ -96,7 +96,7 @@ class SharedMessages(LocalMessages):
         self._epoch = self._database.epoch
 
     async def _look(self, messages_max: int) -> list[Seen]:
-        """Return the next messages of the first level; none if it has no more, and the next level is the first one."""
+        """Return the next messages of the first level. If it has no more, proceed to the next level and return none."""
         assert self._last is not None
         while self._levels and messages_max > 0 and not self.queue.deleted:
             level, (number, index) = self._levels[0], self._next
@@ -176,7 +176,7 @@ class SharedMessages(LocalMessages):
             for number, still_free in await self._database.acting("lease", "hold", level.number, list(wanted), bits):
                 rows[number].hold(still_free)
             self._check_epoch()
-            held = [one for one in chosen if one.row.bits[one.bit]]  # the others were leased for consumers meanwhile
+            held = [one for one in chosen if one.row.bits[one.bit]]  # consumers have leased the others since
             placed = _Placed(self.vhost, self._data.levels, level)
             try:
                 for one in held:

@@ -70,7 +70,7 @@ class ProducerClaims:
     """Claim and release the producers of all vhosts of a node."""
 
     def __init__(self, database: Database, drain: Callable[[], Any], fail: Callable[[BaseException], None]) -> None:
-        """`drain` waits until collected work is committed; `fail` ends the broker."""
+        """`drain` waits until collected work is committed; `fail` ends the epoch."""
         self._database = database
         self._drain = drain
         self._waiting: dict[str, list[Claim]] = {}

@@ -58,7 +58,7 @@ class Asked(Postponed):
         self._ask(partial(self._answered, then))
 
     def combine_with(self, other: Postponed) -> bool:
-        """Add the question of a declaration that follows this one."""
+        """Add the question of a declaration that follows this one; return False for any other method."""
         if not isinstance(other, Asked) or self.verb != "declare" or other.verb != "declare":
             return False
         self._along.append(other)
@@ -91,8 +91,8 @@ class SharedQueue(Queue):
     """One queue, as this node sees it.
 
     Units: ``ready`` and ``unacked`` are the messages that are leased to this node.
-    Invariant: PostgreSQL decides which messages a queue with limits accepts, and the queue's keeper drops expired and
-        excess messages; so limits have no effect here.
+    Invariant: PostgreSQL decides which messages a queue with limits accepts, and it or the queue's keeper drops excess
+        ones; so limits have no effect here.
     """
 
     __slots__ = ("_by_priority", "_counted", "_noted", "_noted_until_ms", "_parts", "_purged", "_vhost_name")
@@ -144,7 +144,7 @@ class SharedQueue(Queue):
                 self._counted = asked.answer
 
     def _find_answer(self, verb: str, session: object) -> Asked | None:
-        """Return the answer for the running method or command, None if it must be requested."""
+        """Return the answer for the running method or command, or None if it must be requested."""
         for postponed in session.postponed if isinstance(session, SessionClient) else ():
             if isinstance(postponed, Asked) and postponed.queue is self and postponed.verb == verb:
                 return postponed
@@ -164,11 +164,11 @@ class SharedQueue(Queue):
         self.note_answer(Asked(self, "declare", None, count, (0, 0, 0)), FRESH_MS)
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of ready messages and of consumers on all nodes, as requested by `prepare_for`."""
+        """Return the numbers of ready messages and of consumers on all nodes, as read for `prepare_for`."""
         return super().counts() if self._counted is None else self._counted[:2]
 
     def ready_by_priority(self) -> dict[int, int]:
-        """Return the number of ready messages of each level on all nodes, as requested by `prepare_for`."""
+        """Return the number of ready messages of each level on all nodes, as counted last."""
         return super().ready_by_priority() if self._by_priority is None else self._by_priority
 
     def note_ready(self, by_priority: dict[int, int]) -> None:
@@ -185,7 +185,7 @@ class SharedQueue(Queue):
         return level
 
     def held(self) -> int:
-        """Return the number of unacked messages on all nodes, as requested by `prepare_for`."""
+        """Return the number of unacked messages on all nodes, as read for `prepare_for`."""
         return super().held() if self._counted is None else self._counted[2]
 
     def remaining(self) -> int:
@@ -195,7 +195,7 @@ class SharedQueue(Queue):
         return self.ready + sum([level.demand.remaining + elsewhere.get(level.number, 0) for level in shared])
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop this node's ready messages, and report the number dropped on all nodes."""
+        """Drop this node's ready messages, and report their number plus that of the purged free messages."""
         purged, self._purged = self._purged, 0
         super().purge(lambda count: done(count + purged))
 
@@ -289,7 +289,7 @@ class SharedQueue(Queue):
         return at_ms + BRIEF_MS if at_ms == message.timestamp_ms else at_ms
 
     def due_ms(self, message: Message) -> int | None:
-        """Return when the keeper must check a message, None for never."""
+        """Return when the keeper must check a message, or None if never."""
         return self.expires_ms(message)
 
     def enforce(self) -> None:

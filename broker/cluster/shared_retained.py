@@ -148,7 +148,7 @@ class SharedRetained(RetainedMessages):
         return batch
 
     async def _retain(self, batch: Sequence[Retaining]) -> dict[int, tuple[int, int]]:
-        """Retain messages; for each without room, return the retained messages and bytes, by its place from 1."""
+        """Retain messages. For each without room, return the counts of retained messages and bytes, by place from 1."""
         now_ms = self.vhost.ports.clock.now_ms
         left_ms = [facts_of(one.header).expiration_ms for one in batch]
         arguments = (
@@ -216,7 +216,7 @@ class SharedRetained(RetainedMessages):
             self._trie.add(key)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
-        """Call `take` with the message of each key at the time of the read, and `done` at the end."""
+        """Call `take` with the message of each key that still has one, and `done` at the end."""
         self._tasks.start(self._read(keys, take, done))
 
     async def _read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:

@@ -72,7 +72,7 @@ def message_id(number: int, index: int) -> int:
 
 
 class Returned:
-    """Messages of a slot that become free again: ``seen`` may have been delivered; ``counts`` are `Counts` by index."""
+    """Messages of a slot that become free again: `seen` may have been delivered; `counts` are `Counts` by index."""
 
     def __init__(self, slot: SharedSlot) -> None:
         self.slot = slot

@@ -30,7 +30,7 @@ class SharedStore(MessageStore):
 
     @property
     def progress(self) -> int:
-        """A number that grows with each message, settlement and used producer number."""
+        """A number that grows with each message of a batch, and with the first settlement in each of its slots."""
         return self._levels.batch.size_bytes
 
     @property
@@ -96,7 +96,7 @@ class SharedStore(MessageStore):
                 batch.use_again(producer, sequence, (confirms, confirms.published))
 
     def _read_numbers(self, number: bytes) -> tuple[Sequence[tuple[str, int]], int]:
-        """Return the keys and numbers of producers, and when the message is due, 0 for now."""
+        """Return the keys and numbers of producers, and when the message is due, or 0 for now."""
         numbers: list[tuple[str, int]] = []
         due_ms = 0
         for at in range(0, len(number), TARGET_BYTES):

@@ -80,7 +80,7 @@ class SharedTopology:
         self._dropped.clear()  # the nodes that appended the changes drop these levels
 
     def closed(self, name: str) -> Vhost | None:
-        """Stop applying changes to a vhost, because it is being deleted, and return it."""
+        """Stop applying changes to a vhost, because it is being deleted. Return it, or None if it was not open here."""
         vhost = self._vhosts.pop(name, None)
         if vhost is not None:
             self._unopened[name] = [[change] for change in self._all_changes(vhost)]
@@ -96,7 +96,7 @@ class SharedTopology:
         unused: int | None = None,
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Propose changes of one vhost, which are refused if it was deleted; see TopologyLog."""
+        """Propose changes of one vhost; they are refused if it was deleted. See TopologyLog."""
         if changes[0].vhost in self._vhosts:
             self.log.propose(changes, done, unused=unused, refused=refused)
         else:
@@ -225,7 +225,7 @@ class SharedTopology:
         return dropped
 
     def clear(self) -> None:
-        """Delete everything in memory, because the node is no member, and the log will be read from its beginning."""
+        """Delete everything in memory, because the node is not a member, and reads the log from its beginning."""
         self._unopened.clear()
         self._owners.clear()
         self._numbers = range(0)  # a database restored to an earlier state may assign them again
@@ -268,7 +268,7 @@ class SharedTopology:
                 vhost.queues.owner_gone(owner)
 
     def _delete_transient(self) -> None:
-        """Delete non-durable objects, because this node is the first member: no node has kept them."""
+        """Delete non-durable objects, because this node is the only member: no node has kept them."""
         for change in chain.from_iterable(self.snapshot()):
             deletion: TopologyChange
             match change:
@@ -319,7 +319,7 @@ class SharedJournal(Journal):
         self._vhost = vhost
 
     def decide(self, change: Change, *, durable: bool = True, owner: Any = None) -> None:
-        """Allow a change that is being applied, and propose others. Raises: Postponed for these; ChannelError 406."""
+        """Allow changes being applied and those of producers; propose others. Raises: Postponed; ChannelError 406."""
         if self._topology.is_applying:
             if change["change"] == QueueDeleted.kind:
                 self._topology.note_dropped(self._vhost, change["name"])

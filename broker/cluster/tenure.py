@@ -11,9 +11,9 @@ from enum import Enum
 
 
 class TenureState(Enum):
-    """The state of a node, as the other nodes see it."""
+    """The state of a node's membership."""
 
-    JOINING = "joining"  # it has no epoch
+    JOINING = "joining"  # it has not begun an epoch yet
     JOINED = "joined"  # it may act until its lease ends
     PAUSED = "paused"  # its lease has ended, but perhaps not its epoch
     LOST = "lost"  # its epoch has ended

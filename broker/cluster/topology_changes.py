@@ -1,8 +1,8 @@
 """Changes of the topology that every node of a cluster applies in the same order, with the same effect.
 
 Whether a change has an effect is decided when it is applied: a queue is declared if its name is free and the vhost has
-room, a binding is added if its exchange and the queue with its number exist. Format in the topology log: JSON with the
-keys of a change in the log of a standalone broker, and the vhost. Fields with their default values are omitted.
+room, and a binding is added if its exchange and the queue with its number exist. Format in the topology log: JSON with
+the keys of a change in the log of a standalone broker, and the vhost. Fields with their default values are omitted.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from broker.routing.exchange import Exchange
 
 
 class ForeignOwner(NamedTuple):
-    """A connection of another node, or a closed one, that owns an exclusive queue, which no session here may use."""
+    """The name of the connection that owns an exclusive queue, and the owner itself if no connection here has it."""
 
     node: str
     epoch: int
@@ -61,7 +61,7 @@ class TopologyChange:
         """Apply the change, and return whether it had an effect.
 
         The vhost's journal must permit the change and its consequences. `find_owner` returns the session of an owner
-        that is an open connection of this node, and other owners unchanged.
+        that is a known connection of this node, and other owners unchanged.
         """
         raise NotImplementedError
 
@@ -235,7 +235,7 @@ class Bound(TopologyChange):
             return False
 
     def ends(self, vhost: Vhost) -> tuple[Exchange | None, Queue | Exchange | None]:
-        """Return the source and the destination, None if they do not exist."""
+        """Return the source and the destination; None for an exchange, or a queue with this number, that is missing."""
         source = vhost.exchanges.get(self.exchange)
         if self.destination is not None:
             return source, vhost.exchanges.get(self.destination)
@@ -284,14 +284,14 @@ _KINDS: Final[dict[str, type[TopologyChange]]] = {
 
 
 def change_of(change: Mapping[str, Any], **more: Any) -> TopologyChange:
-    """Return a change in the form of the topology log; `more` are fields missing from a change of a standalone log."""
+    """Return the change that an entry of a log describes; `more` are fields that a standalone broker's log lacks."""
     known = {**change, **more}
     return _KINDS[known.pop("change")](**known)
 
 
 def all_changes(vhost: Vhost, owners: Mapping[Any, ForeignOwner]) -> Iterator[TopologyChange]:
     """Return the changes that create everything in a vhost, including transient and exclusive objects. References are
-    copied at once; the changes are created lazily. `owners` has the names of the owners of exclusive queues.
+    copied at once; the changes are created lazily. `owners` maps the owners of exclusive queues to their names.
     """
     exchanges = [exchange for exchange in vhost.exchanges.values() if not is_predeclared(exchange.name)]
     queues = [queue for queue in vhost.queues.values() if not queue.is_internal]

@@ -31,9 +31,7 @@ RETRY_S: Final = 0.1
 
 
 class Extra(NamedTuple):
-    """The data of an append for PostgreSQL: the levels of deleted queues, and the limits of new ones, which are the
-    arguments of set_level by name.
-    """
+    """What an append tells PostgreSQL: the levels of deleted queues, and the arguments of set_level for new ones."""
 
     dropped: Sequence[int]
     limits: Sequence[dict[str, Any]]
@@ -136,7 +134,7 @@ class TopologyLog:
         flushed: Callable[[], Awaitable[None]],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`flushed` waits until every batch routed before the call is committed; `fail` ends the broker."""
+        """`flushed` waits until every batch routed before the call is committed; `fail` ends the epoch."""
         self._database = database
         self._topology = topology
         self._flushed = flushed
@@ -241,7 +239,7 @@ class TopologyLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _append(self) -> None:
-        """Append the proposals so far, or repeat an append that was not answered."""
+        """Append the next proposals, or repeat an append that was not answered."""
         if self._sent is None:
             proposals = self._proposals[: 1 if self._alone else BATCH_PROPOSALS]
             certain = [change for one in proposals if one.unused is None for change in one.changes]
@@ -329,7 +327,7 @@ class TopologyLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self) -> None:
-        """Check the log regularly, and check whether the members for which proposals wait still exist."""
+        """Check regularly the log, the members for which proposals wait, and the exclusive queues of departed nodes."""
         loop = asyncio.get_running_loop()
         look_s = loop.time()
         while True:

@@ -86,7 +86,7 @@ class Watermark:
 class Alarms(Generic[C]):
     """Hold the raised alarms and the connections that they block.
 
-    Invariant: `blocked` is empty when no alarm is raised.
+    Invariant: after `unblock`, `blocked` is empty unless an alarm is raised.
     """
 
     def __init__(self, watermarks: Iterable[Watermark]) -> None:
@@ -99,9 +99,9 @@ class Alarms(Generic[C]):
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
     def measure(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
-        """Process a measured value, and return whether it raised or cleared the alarm of its kind: `alarms` has the
-        alarm if it was raised. Then call `block` or `unblock`. `lacks` is set while a resource is missing: the alarm
-        is then raised, and not cleared, whatever the limit.
+        """Process a measured value, and return whether it raised or cleared the alarm of its kind: `alarms` contains
+        the alarm if it was raised. Then call `block` or `unblock`. `lacks` is set while a resource is missing: the
+        alarm is then raised, and not cleared, whatever the limit.
         """
         watermark = self._watermarks[kind]
         if kind in self.alarms:
@@ -127,7 +127,7 @@ class Alarms(Generic[C]):
 
     @property
     def reason(self) -> str:
-        """The reason in connection.blocked, in RabbitMQ's words: low on memory, low on disk, or both."""
+        """The reason in connection.blocked: an outage, and in RabbitMQ's words, low on memory, disk, or both."""
         low = " & ".join(sorted(self.alarms.keys() - {DATABASE}, reverse=True))
         outage = self.alarms.get(DATABASE)
         reasons = [outage.reason] if isinstance(outage, Outage) else []

@@ -29,7 +29,7 @@ class Answers:
 
     The committer treats it as a Confirmable, like a publisher: its work is the durable changes, numbered in the order
     of their records.
-    Shapes: ``_unsafe`` has the number of the last change of each subject, in ascending order, until that is on disk.
+    Shapes: ``_unsafe`` maps subjects to the numbers of their last changes, in ascending order, until these are on disk.
     Invariant: every connection with a withheld answer is in ``_connections``.
     """
 
@@ -61,7 +61,7 @@ class Answers:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def send(self, channel: Channel, method: Method, subject: Subject, mark: Mark | None = None) -> None:
-        """Answer a method about a subject once its last change and all changes since `mark` are on disk."""
+        """Answer a method about a subject once its last change is on disk; with changes since `mark`, once all are."""
         number = self._awaited(subject, mark)
         if number == NOTHING:
             channel.send(method)

@@ -18,7 +18,7 @@ INT_32 = range(-(2**31), 2**31)
 
 
 def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
-    """Return the exchange that an argument of a declare names, None if the argument is absent.
+    """Return the exchange that an argument of a declare names, or None if the argument is absent.
 
     Raises: 406 when it is not text.
     """

@@ -3,7 +3,7 @@
 The search of such an expression may take exponential time, so its CPU time is limited; a busy machine does not count.
 When a search exceeds the limit, RE2 searches in linear time, if it is installed (the extra `re2`) and supports the
 pattern: it has no lookahead, for example. Otherwise the result is undecided, and the caller errs on the safe side. The
-limit holds for each name, so a hostile name does not affect the result for another. Literal names and `.*` need none.
+limit holds for each name, so a hostile name does not affect the result for another. Literals and `.*` need no limit.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _log = get_logger()
 class BoundedPattern:
     """Search names as RabbitMQ's re:run does: unanchored, with ASCII classes, and `.` does not match a line end.
 
-    Units: ``slow`` counts the searches that exceeded the limit.
+    Units: `slow` counts the searches that exceeded the limit.
     """
 
     __slots__ = ("_compiled", "_linear", "_plain", "slow", "text")

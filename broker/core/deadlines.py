@@ -26,8 +26,8 @@ class Deadlines:
     Units: moments are in milliseconds of the broker's clock. ``units_left`` is the unused part of the turn's share:
         dropping a message takes one unit, dead-lettering it takes more. Work beyond the share is done in the next turn,
         so that clients do not wait while a million messages expire at once.
-    Invariant: ``next_ms`` is the earliest moment that is set, None if there is none. ``earliest_ms`` is that moment or
-        an earlier one, and reading it costs no call. ``armed`` is called whenever a new moment is earlier than all
+    Invariant: ``next_ms`` is the earliest moment that is set, or None if there is none. ``earliest_ms`` is that moment
+        or an earlier one, and is read without a call. ``armed`` is called whenever a new moment is earlier than all
         others.
     Cost: O(log n) to set and to cancel, amortised: a replaced entry stays in the heap until it is due, or until most
         entries are replaced ones.
@@ -44,7 +44,7 @@ class Deadlines:
 
     @property
     def next_ms(self) -> int | None:
-        """The earliest moment that is set."""
+        """The earliest moment that is set, or None if there is none."""
         heap = self._heap
         while heap and not self._is_current(heap[0]):
             heappop(heap)
@@ -52,12 +52,12 @@ class Deadlines:
         return heap[0][0] if heap else None
 
     def at_ms(self, key: Hashable) -> int | None:
-        """Return the moment set for a key, None when there is none."""
+        """Return the moment set for a key, or None if there is none."""
         found = self._actions.get(key)
         return None if found is None else found[0]
 
     def set(self, key: Hashable, at_ms: int, action: Callable[[], object]) -> None:
-        """Call `action` at that moment, in place of an earlier action for the key."""
+        """Call `action` at that moment instead of the key's earlier action, which stays if set for the same moment."""
         known = self._actions.get(key)
         if known is not None and known[0] == at_ms:
             return

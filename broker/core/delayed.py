@@ -62,7 +62,7 @@ class Delay(Holding):
 
 
 class QueueDelay(Holding):
-    """Hold messages of one queue in a level of the queue, which delivers them next when they are due."""
+    """Hold messages of one queue in one of its levels; the queue delivers them next when they are due."""
 
     def __init__(self, ports: QueuePorts[Level, Queue], queue: Queue, level: Level) -> None:
         super().__init__(ports, level)
@@ -99,13 +99,13 @@ class Delays:
         self._by_name: dict[str, Delay] = {}
 
     def of(self, queue: Queue) -> Holding | None:
-        """Return the delay of a queue, None without one. The holding queue of an exchange has the exchange's delay."""
+        """Return the delay of a queue, or None if there is none. A holding queue's is that of its exchange."""
         if queue.is_holding:
             return self._by_name.get(queue.name.removeprefix(HOLDING_PREFIX))
         return queue.holding
 
     def hold(self, exchange: Exchange, message: Message, delay_ms: int, number: bytes = b"") -> None:
-        """Hold a message of an exchange until it is due; drop it if the exchange was deleted meanwhile."""
+        """Hold a message of an exchange until it is due; drop it if the exchange was deleted in the meantime."""
         delay = self._by_name.get(exchange.name)
         if delay is not None and delay.exchange is exchange:
             delay.hold(message, delay_ms, number)

@@ -1,4 +1,4 @@
-"""The durable topology of a vhost: exported as changes for a checkpoint, and rebuilt at a start."""
+"""The durable topology of a vhost: exported as changes for a checkpoint, and rebuilt at startup."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ BUNDLES_PER_STEP: Final = 64
 
 class ChangeFold:
     """The exchanges and queues, by name, and the bindings that result from a sequence of changes. A change that was
-    already applied, or whose queue or exchange was deleted, has no effect. A deletion need not visit the bindings: each
-    has the number of its queue and the incarnation of its exchanges, and those of former ones are skipped at the end.
+    already applied, or whose queue or exchange was deleted, has no effect. A deletion does not visit the bindings: each
+    records its queue's number and its exchanges' incarnations, and `existing_bindings` skips the outdated ones.
     """
 
     def __init__(self, changes: Iterable[Change]) -> None:
@@ -66,7 +66,7 @@ class ChangeFold:
         self.of_producers.append(change)
 
     def existing_bindings(self) -> list[Change]:
-        """Return the bindings whose two ends exist, in the order in which they were made."""
+        """Return the bindings whose ends both exist, in the order in which they were made."""
         return [
             change
             for identity, change in self._bindings.items()
@@ -119,8 +119,8 @@ class TopologySnapshot:
     """
 
     def __init__(self, vhost: Vhost, *, at_once: bool = True) -> None:
-        """Without `at_once`, the caller runs `copy_bindings` later, when bindings may have changed. That is correct if
-        the changes made since now are applied after the snapshot.
+        """Without `at_once`, the caller runs `copy_bindings` later. Bindings may change before that, provided that the
+        changes made after this call are applied after the snapshot.
         """
         self._exchanges = list(vhost.exchanges.values())
         self.queues = list(vhost.queues.values())
@@ -157,8 +157,8 @@ class TopologySnapshot:
 
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
-    """Create the topology that results from the changes in a new vhost, without journaling it. A queue that was deleted
-    again is never created and gets no worker.
+    """Create in a new vhost the topology that results from the changes, without journaling it. A queue that the changes
+    also delete is never created, so it gets no worker.
     """
     fold = ChangeFold(changes)
     for change in fold.exchanges.values():

@@ -15,7 +15,7 @@ _STRIPPED: Final = str.maketrans("", "", "\r\n")  # RabbitMQ removes these from 
 
 
 class Resource(NamedTuple):
-    """The name of an exchange or a queue of a vhost, which may not exist."""
+    """The name of an exchange or a queue in a vhost, whether it exists or not."""
 
     kind: Literal["exchange", "queue"]
     vhost: str
@@ -40,7 +40,7 @@ def is_short_text(value: Any) -> bool:
 
 
 def is_predeclared(name: str) -> bool:
-    """Return whether an exchange of that name always exists."""
+    """Return whether only the broker itself may declare an exchange of that name."""
     return not name or name.startswith(RESERVED)
 
 

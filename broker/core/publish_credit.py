@@ -22,9 +22,9 @@ class PublishCredit:
     that its consumers have room for. Until it has caught up, its publishers may add only a fraction of the number of
     messages that are delivered. A queue whose consumers have no room lags only while it is awaited: its consumers
     acknowledge many messages, and will soon have room again.
-    Shapes: ``waiting`` has the publishers that have used up their share, ``lagging`` those of queues that lag.
-    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often a message entered a lagging
-        queue.
+    Shapes: ``waiting`` contains publishers that have used up their share, ``lagging`` those of queues that lag.
+    Units: queue entries. ``serial`` counts the turns of the workers, ``lagged`` how often messages were added to a
+        lagging queue.
     """
 
     def __init__(self, schedule: Callable[[], None] = lambda: None) -> None:
@@ -46,9 +46,9 @@ class PublishCredit:
 
     def turn(self, delivered: int, *, behind: bool, crowded: bool, awaited: bool = False) -> None:
         """Begin a turn and release publishers, after the workers have delivered `delivered` messages. `behind` is set
-        if queues remain to be served, `crowded` if there are more of them than one turn serves: then all publishers
-        wait. `awaited` is set if acks will soon make room for deliveries; otherwise another turn is scheduled. While no
-        publisher waits, the caller may increment ``serial`` instead.
+        if queues remain to be served, `crowded` if there are more of them than one turn serves: then all publishers get
+        only a fraction. `awaited` is set if acks will soon make room for deliveries; otherwise another turn is
+        scheduled for publishers to lagging queues. While no publisher waits, the caller may increment `serial` instead.
         """
         self.serial += 1
         least = max(LEAST_ENTRIES, delivered // DELIVERIES_PER_ENTRY)
@@ -90,7 +90,7 @@ class CreditShare:
         self.lagging = False
 
     def begin(self) -> int:
-        """Return the number of entries left for a publish or a run of publishes, which adds at least one.
+        """Return the number of entries left. A publish or a run of publishes adds at least one.
 
         While ``serial`` equals the credit's, the caller may read ``left`` instead.
         """
@@ -101,8 +101,8 @@ class CreditShare:
 
     def end(self, left: int, lagged: int) -> None:
         """Record the entries left; hold the connection if there are none, or if the publish entered a lagging queue.
-        `lagged` is the credit's ``lagged`` before the publish: if it has not changed and entries are left, the caller
-        may set ``left`` instead.
+        `lagged` is the credit's `lagged` before the publish: if it has not changed and entries are left, the caller
+        may set `left` instead.
         """
         self.left = left
         lags = self.credit.lagged != lagged

@@ -15,7 +15,7 @@ MESSAGES_PER_UNIT: Final = 32  # messages that are settled and released from mem
 
 class SlicedWork:
     """Run work as a sequence of steps, in each turn of the loop as many as the turn's share allows. Shapes: each step
-    yields its cost in units. ``_running`` has, by number, the remaining steps and the function to call after the last.
+    yields its cost in units. ``_running`` maps numbers to the remaining steps and the function to call after the last.
     """
 
     def __init__(self, deadlines: Deadlines) -> None:

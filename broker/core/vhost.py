@@ -67,7 +67,7 @@ class PublishCaches:
         return cache
 
     def own(self) -> PublishCache[PublishEntry, PublishTarget]:
-        """Create a cache for one client, which must be released."""
+        """Create a cache for one client; it must be released."""
         cache: PublishCache[PublishEntry, PublishTarget] = PublishCache(self.nothing, self._limits)
         self._own[cache] = None
         return cache
@@ -107,7 +107,7 @@ class Vhost:
     """The parts of one vhost.
 
     Units: ``connections`` is the number of connections to the vhost.
-    Shapes: ``refusal`` is the reason why publishes are refused, empty while the vhost accepts them.
+    Shapes: ``refusal`` is the reason why publishes are refused; it is empty while the vhost accepts them.
     """
 
     def __init__(

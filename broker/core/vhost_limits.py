@@ -18,8 +18,8 @@ BLOCKED_S: Final = "max-blocked-seconds"
 class VhostLimits:
     """The limits of one vhost. They apply to new declares and binds, not to stored objects. The broker's own exchanges
     and queues are not counted.
-    Shapes: an operator sets ``own_queues_max``, ``connections_max`` and ``blocked_max_s`` for the vhost, None for no
-        limit; the others are settings, for all vhosts.
+    Shapes: an operator sets ``own_queues_max``, ``connections_max`` and ``blocked_max_s`` for the vhost; they are None
+        if there is no limit. The others come from the settings, for all vhosts.
     Units: ``blocked_max_s`` is how long an alarm may block a connection before the broker closes it. With 0, the broker
         refuses publishes instead of blocking connections.
     """

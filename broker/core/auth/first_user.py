@@ -39,7 +39,7 @@ def warn_of_guest(users: Users, loopback_only: Container[str]) -> None:
 
 
 def is_guest_open(users: Users, loopback_only: Container[str]) -> bool:
-    """Return whether guest may log in with the password guest from any address."""
+    """Return whether guest may log in with the password guest from anywhere; an unproven argon2 hash is not tried."""
     guest = users.get("guest")
     if guest is None or guest.name in loopback_only:
         return False

@@ -17,12 +17,12 @@ SOURCES_MAX: Final = 4096
 
 
 class Attempts:
-    """Limit the rate of logins whose passwords are not proven right, with a leaky bucket for each network and name. A
+    """Limit the rate of logins whose passwords have not been proven, with a leaky bucket for each network and name. A
     bucket leaks one login per second, and logins beyond BURST wait. The wait of a login depends on earlier logins,
     never on its own password.
-    Shapes: `_until` has the time at which each bucket will be empty.
-    Cost: at most COUNTED_MAX buckets. When they are exceeded, the half that would be empty first is dropped, so that
-        the count of a persistent guesser is not reset.
+    Shapes: `_until` maps each network and name to the time at which its bucket will be empty.
+    Cost: at most COUNTED_MAX buckets. At this limit, the half that would be empty first is dropped, so that the count
+        of a persistent guesser is not reset.
     """
 
     def __init__(self, now_s: Callable[[], float]) -> None:
@@ -45,7 +45,7 @@ class Attempts:
         return wait_s
 
     def uncount(self, network: str, name: str) -> None:
-        """Remove one login from the count, because it was right or was not decided."""
+        """Remove one login from the count, because its password was right or was not checked."""
         key = key_of(network, name)
         if self._level(network, name) > 1:
             self._until[key] -= 1
@@ -79,7 +79,7 @@ class LoginCounts:
     """Count the outcomes of logins.
 
     Shapes: a key of `by_source` is a network and a protocol.
-    Cost: at most SOURCES_MAX networks; beyond that, the one whose last login is longest ago is dropped.
+    Cost: at most SOURCES_MAX pairs of a network and a protocol; beyond that, the pair with the oldest login is dropped.
     """
 
     def __init__(self) -> None:

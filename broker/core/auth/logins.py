@@ -1,5 +1,5 @@
 """Authenticate clients by their SASL responses, at once or after computing a slow hash. A response is never logged,
-printed or quoted: the reason of a refusal contains at most the user's name.
+printed or quoted: of it, the reason of a refusal contains at most the user's name.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class LoginClient(NamedTuple):
 
 Answer = Callable[[bool | None], None]
 PasswordCheck = Callable[[Callable[[], bool], Answer, float, LoginClient], None]
-"""Runs a slow, pure function in a thread after a delay in seconds, and calls the second function with its result, or
+"""Run a slow, pure function in a thread after a delay in seconds, and call the second function with its result, or
 with None if it did not run because all clients have disconnected or the broker stops.
 """
 
@@ -127,8 +127,8 @@ class Logins:
         check: PasswordCheck = check_now,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """`loopback_only` are the users that may log in from a loopback address only. With `guest_anywhere`, that does
-        not apply to guest while it is the only user.
+        """`loopback_only` are the users who may log in from a loopback address only. With `guest_anywhere`, that does
+        not apply to guest while it is the only user; `check_address` names the exceptions.
         """
         self.users = users
         self._loopback_only = frozenset(loopback_only)
@@ -143,16 +143,16 @@ class Logins:
 
     @property
     def loopback_only(self) -> frozenset[str]:
-        """The names of the users that may log in over AMQP from a loopback address only."""
+        """The names of the users who, over protocols other than HTTP, may log in from a loopback address only."""
         if self._guest_anywhere and list(self.users) == [GUEST]:
             return self._loopback_only - {GUEST}
         return self._loopback_only
 
     def check_address(self, mechanism: str, user: User, peer: Peer) -> None:
-        """Refuse a user that may log in from a loopback address only, if the peer has another one. Raises: Refused.
+        """Refuse a user who may log in from a loopback address only, if the peer has another one or an origin.
 
         `guest_anywhere` does not apply over HTTP, where guest could change users and settings, or to another site's
-        page in a browser, because everybody knows the password.
+        page in a browser, because everybody knows the password. Raises: Refused.
         """
         if user.name not in self._loopback_only or (is_loopback(peer.address) and not peer.origin):
             return
@@ -162,7 +162,7 @@ class Logins:
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
         """Return the mechanisms offered to a client: EXTERNAL only if it was asked for a certificate. A browser sends
-        its certificate for another site's page, too, so that such a page needs a password.
+        its certificate for another site's page, too, so such a page needs a password.
         """
         if peer.inside:
             return (EXTERNAL,)
@@ -179,7 +179,7 @@ class Logins:
         protocol: str = AMQP,
     ) -> None:
         """Call `then` with the user that a response authenticates, or with the refusal, now or after computing a hash.
-        `is_gone`, called in any thread, returns whether the client has disconnected: then no hash is computed.
+        `is_gone`, called in any thread, returns whether the client has disconnected: then no hash need be computed.
         Source: RabbitMQ's texts.
         """
         if peer.inside:
@@ -286,7 +286,7 @@ class Logins:
         )
 
     def _prove(self, name: str, password: bytes, user: User | None) -> bool:
-        """Return whether a password is right; called in a thread. Another network may have proven it meanwhile."""
+        """Return whether a password is right; called in a thread. Another network may have proven it since."""
         return self.users.knows(name, password) or prove(user, password)
 
     def _checked(

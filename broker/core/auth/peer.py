@@ -83,7 +83,7 @@ class TlsFacts:
 
 
 class Peer(NamedTuple):
-    """The addresses of both ends of a connection; `verified` if the listener asks clients for certificates.
+    """The addresses of both ends of a connection. `verified` is set if the listener asks clients for certificates.
 
     `inside` is set for a connection of a part of this process: it is the user as which the part acts, without a
     password, and `address` is the part's name. `origin` is the origin of another site's page in the client's browser:
@@ -126,7 +126,7 @@ def bracketed(address: str) -> str:
 
 @lru_cache(ADDRESSES_MAX)
 def network_of(address: str) -> str:
-    """Return an IPv4 address itself, and the network of an IPv6 address; return other text as it is."""
+    """Return an IPv4 address, mapped or not, the network of any other IPv6 address, and other text as it is."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

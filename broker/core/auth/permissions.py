@@ -1,6 +1,6 @@
-"""Decide whether a user may configure, write to or read from an exchange or a queue. A user of the settings may do
-everything in every vhost. Any other user has, in each vhost, three regular expressions over names, and optionally more
-over the routing keys of topic exchanges.
+"""Decide whether a user may configure, write to or read from an exchange or a queue. A user defined in the settings may
+do everything in every vhost. Any other user has, in the vhosts it may open, three regular expressions over names, and
+optionally more over the routing keys of topic exchanges.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ ANSWERS_MAX: Final = 65_536
 
 class Permissions:
     """Store the rights of each user in each vhost; all sessions share one object. A deleted user loses its rights.
-    `listeners` are called with the user and the vhost of each change, `topics` has the topic permissions.
-    Cost: an answer is computed once for each user, kind and resource; ANSWERS_MAX answers are cached.
+    `listeners` are called with the user and the vhost of each change, but not for a deleted user; `topics` are the
+    topic permissions. Cost: answers are cached for each user, kind and resource, ANSWERS_MAX at most.
     """
 
     def __init__(self, users: Users) -> None:
@@ -73,7 +73,7 @@ class Permissions:
             self.check(user, Resource("exchange", resource.vhost, onward), "write")
 
     def check_any(self, user: User, resource: Resource) -> None:
-        """Check that the user may know that an exchange or queue exists, which needs any right to it.
+        """Check that the user may know that an exchange or queue exists: any right to it suffices.
 
         Raises: 403, which closes the channel. Source: CVE-2026-57221, passive declare.
         """
@@ -106,7 +106,7 @@ class Permissions:
         return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
 
     def differs_by_client(self, user: User, exchange: Resource) -> bool:
-        """Return whether the allowed routing keys differ between the clients of a user."""
+        """Return whether the routing keys that a user may publish with differ between its clients."""
         return not self._users.is_configured(user.name) and self.topics.names_client(user.name, exchange)
 
     def allows_vhost(self, user: User, vhost: str) -> bool:
@@ -131,7 +131,7 @@ class Permissions:
         self._answers = {}
 
     def _answer(self, user: str, resource: Resource, kind: Kind) -> bool | None:
-        """Compute an answer, None if a pattern takes too long: the request is then refused, but the answer is not
+        """Compute an answer, or None if a pattern takes too long: the request is then refused, but the answer is not
         cached.
         """
         rights = self._rights.get((user, resource.vhost))
@@ -142,14 +142,14 @@ class Permissions:
     def set(self, user: str, vhost: str, configure: str, write: str, read: str) -> None:
         """Grant a user rights in a vhost, replacing the former ones.
 
-        Raises: ValueError for an unknown user, for a user of the settings, and for an invalid expression.
+        Raises: ValueError for an unknown user, for one defined in the settings, and for an invalid expression.
         """
         self._users.check_permitted(user)
         self._rights[user, vhost] = patterns(configure, write, read)
         self._notify(user, vhost)
 
     def clear(self, user: str, vhost: str) -> None:
-        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for a user of the settings."""
+        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for one defined in the settings."""
         self._users.check_permitted(user)
         if self._rights.pop((user, vhost), None) is not None:
             self._notify(user, vhost)

@@ -27,7 +27,7 @@ class TopicPermissions:
     """
 
     def __init__(self, users: Users, notify: Callable[[str, str], None]) -> None:
-        """`notify` is called with the user and the vhost of each change."""
+        """`notify` is called with the user and the vhost of each change by `set` and `clear`."""
         self._users = users
         self._notify = notify
         self._rights: dict[tuple[str, str, str], dict[TopicKind, tuple[str, BoundedPattern]]] = {}
@@ -75,7 +75,7 @@ class TopicPermissions:
     def set(self, user: str, vhost: str, exchange: str, write: str, read: str) -> None:
         """Set the expressions of a user for an exchange, replacing the former ones.
 
-        Raises: ValueError for an unknown user, for a user of the settings, and for an invalid expression.
+        Raises: ValueError for an unknown user, for one defined in the settings, and for an invalid expression.
         """
         self._users.check_permitted(user)
         self._rights[user, vhost, exchange] = compiled(user, vhost, write, read)
@@ -120,7 +120,7 @@ def compiled(user: str, vhost: str, write: str, read: str) -> dict[TopicKind, tu
 
 
 def expanded(text: str, user: str, vhost: str, client_id: str = CLIENT_ID) -> BoundedPattern:
-    """Compile an expression after replacing its variables. Without a client id, `{client_id}` is left as it is."""
+    """Compile an expression with its variables replaced; by default `{client_id}` is literal. Raises: ValueError."""
     parts = {"{username}": user, "{vhost}": vhost, CLIENT_ID: client_id}
     whole = re.sub(r"\{(?:username|vhost|client_id)\}", lambda found: re.escape(parts[found[0]]), text or "^$")
     try:

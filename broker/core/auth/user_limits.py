@@ -12,7 +12,7 @@ CHANNELS: Final = "max-channels"
 
 
 def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
-    """Check a table of limits; RabbitMQ writes an empty one as a list. Raises: ValueError with the reason."""
+    """Check and copy a table of limits; RabbitMQ writes an empty one as a list. Raises: ValueError with the reason."""
     if table is None or table == []:
         return {}
     if not isinstance(table, Mapping):
@@ -28,7 +28,7 @@ def checked_limits(table: Any, known: Collection[str]) -> dict[str, int]:
 
 
 def limit_in(table: Mapping[str, int], name: str) -> int | None:
-    """Return a limit, None for no limit."""
+    """Return a limit, or None if there is none."""
     value = table.get(name, -1)
     return None if value < 0 else value
 
@@ -43,7 +43,7 @@ class UserLimits:
         return dict(self.table)
 
     def get(self, name: str) -> int | None:
-        """Return a limit, None for no limit."""
+        """Return a limit, or None if there is none."""
         return limit_in(dict(self.table), name)
 
     def updated(self, changes: Mapping[str, int]) -> UserLimits:

@@ -1,5 +1,5 @@
-"""The users: those of the settings, which do not change at run time, and those that operators add. Passwords and hashes
-are never logged, printed or quoted.
+"""The users: those defined in the settings, who do not change at run time, and those whom operators add. Passwords and
+hashes are never logged, printed or quoted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROVEN_MAX: Final = 10_000  # users whose proven passwords are remembered
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user who may log in: with the plain password of the settings, or with a password stored as a hash."""
+    """A user who may log in: with the plain password from the settings, or with a password stored as a hash."""
 
     name: str
     password: str = field(default="", repr=False)
@@ -43,7 +43,7 @@ class User:
 
 class Users:
     """Store the users by name. Invariant: a configured user shadows a stored one of the same name, and only stored ones
-    change. `listeners` are called with the name of each user that is added, changed or deleted.
+    change. `listeners` are called with the name of each user who is added, changed or deleted.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class Users:
         random_bytes: Callable[[int], bytes] = os.urandom,
         now_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        """Start with the users of the settings, which are `configured`."""
+        """Start with `configured`, the users defined in the settings."""
         self._configured = {user.name: user for user in configured}
         self._stored: dict[str, User] = {}
         self.random_bytes = random_bytes
@@ -94,20 +94,20 @@ class Users:
     def add(self, name: str, password: str, tags: Iterable[str] = ()) -> User:
         """Add a user; one with an empty password cannot log in with a password.
 
-        Raises: ValueError for a name that exists or is invalid. Cost: one argon2 hash.
+        Raises: ValueError for a name that exists or is invalid, and for invalid tags. Cost: one argon2 hash.
         """
         if name in self:
             raise ValueError(f"User '{name}' already exists")
         return self._with_password(User(checked_name(name), tags=checked_tags(tags)), password)
 
     def put(self, user: User) -> None:
-        """Add or replace a stored user, as definitions do; a user of the settings still shadows it."""
+        """Add or replace a stored user; one defined in the settings still shadows it. Raises: ValueError."""
         checked_name(user.name)
         check_hash(user.password_hash, user.hashing_algorithm)
         self._store(user)
 
     def delete(self, name: str) -> None:
-        """Delete a user. Raises: ValueError for an unknown user and for a user of the settings."""
+        """Delete a user. Raises: ValueError for an unknown user and for one defined in the settings."""
         self._stored_user(name)
         del self._stored[name]
         self._proven.pop(name, None)
@@ -118,7 +118,7 @@ class Users:
         self._with_password(self._stored_user(name), password)
 
     def set_tags(self, name: str, tags: Iterable[str]) -> None:
-        """Change a user's tags. Raises: ValueError as delete()."""
+        """Change a user's tags. Raises: ValueError as delete(), and for invalid tags."""
         self._store(replace(self._stored_user(name), tags=checked_tags(tags)))
 
     def set_limits(self, name: str, changes: Mapping[str, int]) -> None:
@@ -133,12 +133,12 @@ class Users:
         self._store(replace(user, limits=UserLimits(kept)))
 
     def check_own(self, name: str) -> None:
-        """Check that a user may change at run time. Raises: ValueError for a user of the settings."""
+        """Check that a user may change at run time. Raises: ValueError for one defined in the settings."""
         if name in self._configured:
             raise ValueError(f"User '{name}' is defined in the settings (auth.users); change it there")
 
     def check_permitted(self, name: str) -> None:
-        """Check that the rights of a user can be changed. Raises: ValueError."""
+        """Check that the rights of a user can be changed. Raises: ValueError as delete()."""
         if name in self._configured:
             raise ValueError(f"User '{name}' is defined in the settings (auth.users), and has all rights in all vhosts")
         if name not in self:
@@ -209,7 +209,7 @@ class Users:
         return keyed.digest()
 
     def writing(self) -> Generator[None, None, list[dict[str, Any]]]:
-        """Return the users that are not in the settings as entries of RabbitMQ's definitions, in steps of one entry."""
+        """Return the stored users as entries of RabbitMQ's definitions, in steps of one entry."""
         rows: list[dict[str, Any]] = []
         for _, user in sorted(self._stored.items()):
             rows.append(user.to_json())
@@ -229,9 +229,9 @@ def prove(user: User | None, password: bytes) -> bool:
 
 
 def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.urandom) -> User:
-    """Return the user of an entry of RabbitMQ's definitions, which has a hash or a plain password.
+    """Return the user of an entry of RabbitMQ's definitions, with a hash or a plain password.
 
-    Raises: ValueError with the reason.
+    Raises: ValueError with the reason. Cost: one argon2 hash for a plain password.
     """
     name = checked_name(entry.get("name"))
     tags = entry.get("tags") or ()
@@ -251,7 +251,7 @@ def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.
 
 
 def checked_name(name: Any) -> str:
-    """Return the name. Raises: ValueError for an empty or too long one, or one with control characters."""
+    """Return the name. Raises: ValueError unless it is a string, not blank or too long, without control characters."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError("a user's name should be a string that is not blank")
     if len(name.encode("utf-8", "replace")) > SHORT_STRING_MAX_BYTES or any(ord(letter) < 32 for letter in name):
@@ -260,7 +260,7 @@ def checked_name(name: Any) -> str:
 
 
 def checked_tags(tags: Any) -> tuple[str, ...]:
-    """Return the tags stripped and without duplicates. Raises: ValueError for a tag that is not a string."""
+    """Return the tags stripped, without blanks and duplicates. Raises: ValueError unless they are a list of strings."""
     if not isinstance(tags, list | tuple | set | frozenset) or not all(isinstance(tag, str) for tag in tags):
         raise ValueError("tags should be a list of strings")
     return tuple(dict.fromkeys(tag.strip() for tag in tags if tag.strip()))
