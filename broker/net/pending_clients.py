@@ -10,7 +10,7 @@ import sys
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-DESCRIPTORS_WANTED: Final = 1 << 17  # ten times the default of connections_max; nothing iterates over all of them
+DESCRIPTORS_WANTED: Final = 1 << 17  # over ten times the default of connections_max; nothing iterates over all of them
 RESERVED_MIN: Final = 64
 RESERVED_MAX: Final = 1024
 
@@ -22,7 +22,9 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of clients' descriptor numbers; the 64 to 1024 above it are for the store."""
+    """Return the exclusive upper bound of clients' descriptor numbers. A quarter of all, at least 64 (but at most half)
+    and at most 1024, are above it, for the store; without a limit there is no reserve.
+    """
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft
@@ -52,7 +54,7 @@ class PendingClients(Generic[T]):
         self._largest = max(self._largest, len(members))
 
     def remove(self, member: T) -> None:
-        """Remove a member, if it is one."""
+        """Remove a member; do nothing if it is not one."""
         origin = self._origin_of.pop(member, None)
         if origin is None:
             return
@@ -65,7 +67,7 @@ class PendingClients(Generic[T]):
             self._largest -= 1
 
     def take(self) -> T | None:
-        """Remove and return the oldest member of the origin with the most members, None if there are none."""
+        """Remove and return the oldest member of the origin with the most members, or None if there are none."""
         if not self._origin_of:
             return None
         origin = next(iter(self._by_size[self._largest]))

@@ -1,8 +1,9 @@
 """A client's socket: received bytes are fed to the connection, and its output is written once per turn of the loop.
 
 It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection has used up its
-share of the turn, waits for a read from disk, has too much unread output, or publishes while publishers are blocked.
-The loop detects only by a read that a client has disconnected; `tick` checks clients that an alarm blocks for hours.
+share of the turn, waits for a read from disk, has too much unread output, or publishes while publishers are blocked or
+paused, or the broker stops. The loop detects only by a read that a client has disconnected, so `tick` checks clients
+that an alarm blocks.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def acknowledge(end: sockets.socket | None) -> None:
 
 
 class Transport(Outlet):
-    """An asyncio.Protocol that joins a socket and a connection. It is no subclass, which could not be compiled."""
+    """An asyncio.Protocol that joins a socket and a connection. It is not a subclass, which could not be compiled."""
 
     __slots__ = ("_blocked_s", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes", "_heartbeats",
                  "_machine", "_on_lost", "_on_made", "_peer_closed", "_prompt_ack", "_publishes", "_receive_buffer",
@@ -145,7 +146,7 @@ class Transport(Outlet):
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """Shapes: `short_heartbeats` has the clients with a short heartbeat interval, for `beat`. `peer` is that of a
+        """Shapes: `short_heartbeats` are the clients with a short heartbeat interval, for `beat`. `peer` is that of a
         client within this process; other clients are identified by their sockets.
         """
         self._machine = machine
@@ -178,7 +179,7 @@ class Transport(Outlet):
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Create the connection of an accepted socket."""
+        """Create the connection of an accepted socket; drop the socket if the listener refuses it."""
         self._socket = transport
         if not self.peer.inside:
             self.peer = peer_of(transport)
@@ -256,7 +257,9 @@ class Transport(Outlet):
         self._turn.touch(self)
 
     def flush(self) -> None:
-        """Write the output in one call; end the socket after the last output."""
+        """Write the output in one call, resume reading and deliveries if possible, and end the socket after the last
+        output.
+        """
         connection = self.connection
         socket = self._socket
         window = self.session.output_window
@@ -285,7 +288,8 @@ class Transport(Outlet):
             self.session.wake_consumers()  # which were skipped because too much output was unsent
 
     def _finish(self) -> None:
-        """End the output, and keep reading until the client has closed too, or `CLOSE_TICKS` have passed.
+        """Close the socket of a client that has answered connection.close. For other clients, end the output, and keep
+        reading until the client has closed too, or `CLOSE_TICKS` have passed.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
         close-ok. A client that closes cleanly may close its socket first, within `EOF_TICKS`: a client that reads in a
@@ -344,7 +348,7 @@ class Transport(Outlet):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Resume reading, unless the bytes fed meanwhile were a reason to stop again."""
+        """Resume reading, unless the bytes that were just fed are a reason to stop again."""
         if not self._stops and not self._socket.is_closing():
             self._socket.resume_reading()
 
@@ -451,7 +455,7 @@ class Transport(Outlet):
         self._blocked_s += 1
         if has_left(self.descriptor):
             self.resume_reading(Stop.ALARM)  # its earlier input is read, then the end of file
-        elif limit_s == 0:  # an operator has lowered the limit to 0 meanwhile
+        elif limit_s == 0:  # an operator has lowered the limit to 0 in the meantime
             self._throttle.unblock(self)
         elif limit_s is not None and self._blocked_s >= limit_s:
             self.session.warn("connection.blocked_too_long", blocked_s=self._blocked_s)
@@ -488,7 +492,9 @@ class Transport(Outlet):
             self._socket.write(self.connection.encode_failure(fault))
 
     def send_close(self) -> None:
-        """Send connection.close, because the broker stops, and resume reading for close-ok."""
+        """Send connection.close, because the broker stops, and resume reading for close-ok; if the connection is not
+        open, close the socket.
+        """
         if self.is_open:
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
             self._resume_for_close()
@@ -507,10 +513,10 @@ class Transport(Outlet):
         return self.connection.received + self._discarded_bytes
 
     def close_silent(self) -> bool:
-        """Close the socket of a client that does not answer, unless output is unsent; return whether it was closed.
+        """Close the socket of a client that does not answer, unless it is not read or output is unsent; return whether
+        it was closed. The kernel keeps the unread output and the end of file for the client.
 
-        The kernel keeps the unread output and the end of file for the client. Call this only for a silent client: if it
-        sends meanwhile, the kernel discards the output.
+        Call this only for a silent client: if it sends in the meantime, the kernel discards the output.
         """
         socket = self._socket
         if self._stops or socket.get_write_buffer_size():

@@ -36,10 +36,10 @@ class TopicEngine(Protocol[T]):
         """The work of matching so far, in the engine's own unit: patterns, rows, nodes or states."""
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of a pattern and return None; if the pattern has a target already, return that."""
+        """Store the target of a pattern and return None; if the pattern already has a target, return that."""
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of a pattern, None if the pattern is missing."""
+        """Return the target of a pattern, or None if the pattern is missing."""
 
     def remove(self, pattern: Pattern) -> T:
         """Remove one pattern and return its target. Raises: KeyError if it is missing."""

@@ -24,7 +24,7 @@ class Router:
     """
 
     def __init__(self, lookup: Callable[[str], Exchange | None], *, cache_limits: CacheLimits | None = None) -> None:
-        """Shapes: `lookup` returns the exchange of a name, None if it does not exist."""
+        """Shapes: `lookup` returns the exchange of a name, or None if it does not exist."""
         self._lookup = lookup
         self._composites = CompositeCache(cache_limits)
         self._standing: dict[str, Route] = {}
@@ -70,7 +70,7 @@ class Router:
         return self.match(exchange, keys[0], fields, keys[1:]) if keys else ()
 
     def dynamic(self, exchange: Exchange) -> bool:
-        """Return whether a message from this exchange can reach an exchange that reads headers or properties."""
+        """Return whether a message from this exchange can reach one that routes by more than the routing key."""
         if exchange.alternate is None and not exchange.onward:
             return exchange.by_headers
         return any(reached.by_headers for reached in self.reachable(exchange))

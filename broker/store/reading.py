@@ -133,7 +133,7 @@ def read_messages(
 
 
 def is_record_of(record: bytes, queue_number: int, message_id: int) -> bool:
-    """Return whether an intact record is that of a message, and has it among its targets."""
+    """Return whether an intact record is a message's, and names the given message among its targets."""
     targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
     targets = record[HEAD_BYTES:targets_end]
     return (

@@ -17,7 +17,7 @@ class Node(Generic[T]):
     gate match the key backwards from its end, for the patterns without a further `#`; the `gate` of a gate matches
     forwards from any later word, for the patterns with a further `#`.
 
-    A leaf represents a single pattern: `tail` has its remaining words, which are not `#`, and only one of `target` and
+    A leaf represents a single pattern: `tail` are its remaining words, which are not `#`, and only one of `target` and
     `rest` is set. Most patterns share only their first words, so leaves save most of the nodes.
 
     If a word is the last one of a single pattern, it leads to the target directly: a node would be one more object that
