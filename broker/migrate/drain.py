@@ -114,7 +114,7 @@ class Drain:
         await target.call(commands.Confirm.Select())
 
     async def _prepare_source(self, source: MigrationLink) -> Numbering:
-        """Read the marker, select transactions and consume, unless the queue has other consumers."""
+        """Read the marker, select transactions, wait for other consumers to go unless they are allowed, and consume."""
         await source.call(DeclareAny(queue=self._own, durable=True, arguments={"x-max-length": 1}))
         found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
         marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found.body)
@@ -191,8 +191,8 @@ class Drain:
         self._step_done("confirmed")
 
     async def _has_more(self, source: MigrationLink, numbering: Numbering) -> bool:
-        """Wait for a delivery. Return False if the queue is empty and no message of an earlier run can still return, or
-        if the run should stop.
+        """Wait for a delivery. Return False if none arrives: the queue is empty, and no message of an earlier run can
+        still return; or the run should stop.
         """
         end_s = time.monotonic() + self._patience_s
         while not source.deliveries and not self._stop():
@@ -213,8 +213,7 @@ class Drain:
 
 def forwarded_header(message: Numbered, producer: str, now_s: float | None = None) -> bytes:
     """Return the header with the message's number and producer, the mark of a possible duplicate, and the remaining
-    expiration, but without the delivery counters of a quorum queue. All other octets stay as they are.
-    Raises: MigrationFault.
+    expiration, but without a quorum queue's delivery counters; other octets stay as they are. Raises: MigrationFault.
     """
     header = message.delivery.header
     try:

@@ -135,7 +135,7 @@ class Migration:
         self.stopping = True
 
     async def run(self) -> None:
-        """Drain until a new count finds no messages: dead letters and late publishes may fill a drained queue again."""
+        """Drain until `stop`, or until a count finds no messages; late publishes or dead letters may refill a queue."""
         try:
             await self._check_target()
             while not self.stopping and (counts := await self._count()):
@@ -153,9 +153,7 @@ class Migration:
             raise MigrationFault(f"the target is {target.product}: only SlotMQ drops messages that arrive twice")
 
     async def _count(self) -> Mapping[Drain, int]:
-        """Return the number of ready messages of each queue that has any, or has the marker of an earlier run; leave
-        out queues that failed, or that have messages in flight.
-        """
+        """Return the number of messages of each queue with messages or a marker; skip failed and unfinished drains."""
         counts: dict[Drain, int] = {}
         for vhost in sorted({place.vhost for place in self.drains}):
             link = await MigrationLink.open(replace(self._source, vhost=vhost), "source")

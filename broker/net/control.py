@@ -2,10 +2,9 @@
 
 One JSON object per line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result":
 ...}` or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times before
-that. When the client closes its sending side, a move stops and answers, and a verb that sends progress at the client's
-pace is cancelled. `get` waits for a line from the client before it settles the messages that it has sent.
-
-The file has mode 0600: only the broker's user may connect.
+that. When the client closes its sending side, a move stops and answers, and a verb that uses `send_progress` is
+cancelled. `get` waits for a line from the client before it settles the messages that it has sent. The file has mode
+0600: only the broker's user may connect.
 """
 
 from __future__ import annotations

@@ -232,8 +232,8 @@ class Listener:
         await self._empty.wait()
 
     async def close(self, timeout_s: float, progress: Callable[[int], None]) -> None:
-        """Close every connection. Drop silent clients soon: an idle connection of a pool reads nothing until its next
-        use. Wait up to `timeout_s` for clients that still send. `progress` is called with the number of connections.
+        """Close every connection. Wait up to `timeout_s` for clients that still send or receive, but drop silent ones:
+        an idle connection of a pool reads nothing until its next use. `progress` gets the number of connections.
 
         Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
         """

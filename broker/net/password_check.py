@@ -28,7 +28,7 @@ class PasswordThreads:
 
     A network uses at most one thread; networks take turns, and so do the user names of a network. So a flood of logins
     from one network does not delay others, and guesses at one name hardly delay other names.
-    Invariant: every check is answered once: with its result, False if it raised an error, None if its client has
+    Invariant: every check is answered once: with its result, with False after an error, or with None if its client has
         disconnected or the broker stops. Nothing is computed for disconnected clients.
     """
 

@@ -1,4 +1,4 @@
-"""Limits on clients: the descriptors that they may use, and the clients that have not logged in yet, by origin.
+"""Limits on clients: the descriptors that they may use, and the pending clients (before a login) by origin.
 
 Some descriptors are reserved for the store, because the broker ends when it cannot open a file.
 """
@@ -22,8 +22,8 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of clients' descriptor numbers. A quarter of all, at least 64 (but at most half)
-    and at most 1024, are above it, for the store; without a limit there is no reserve.
+    """Return the exclusive upper bound of clients' descriptor numbers; a quarter of all, from 64 to 1024 but at most
+    half, are reserved for the store.
     """
     soft = descriptors_max()
     if soft == sys.maxsize:
@@ -32,7 +32,7 @@ def descriptors_for_clients() -> int:
 
 
 class PendingClients(Generic[T]):
-    """The clients that have not logged in yet, oldest first, each with its origin. Cost: each method is O(1)."""
+    """The pending clients, such as those before their login, oldest first, by origin. Cost: each method is O(1)."""
 
     __slots__ = ("_by_size", "_largest", "_origin_of", "_origins")
 

@@ -1,9 +1,8 @@
 """A client's socket: received bytes are fed to the connection, and its output is written once per turn of the loop.
 
 It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection has used up its
-share of the turn, waits for a read from disk, has too much unread output, or publishes while publishers are blocked or
-paused, or the broker stops. The loop detects only by a read that a client has disconnected, so `tick` checks clients
-that an alarm blocks.
+share of the turn, waits for a read from disk, has too much unread output, publishes while publishers are blocked, or
+the broker stops. Only a read shows the loop that a client has disconnected; `tick` checks those that an alarm blocks.
 """
 
 from __future__ import annotations
@@ -123,7 +122,7 @@ def acknowledge(end: sockets.socket | None) -> None:
 
 
 class Transport(Outlet):
-    """An asyncio.Protocol that joins a socket and a connection. It is not a subclass, which could not be compiled."""
+    """A protocol of asyncio (not a subclass, which could not be compiled) that joins a socket and a connection."""
 
     __slots__ = ("_blocked_s", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes", "_heartbeats",
                  "_machine", "_on_lost", "_on_made", "_peer_closed", "_prompt_ack", "_publishes", "_receive_buffer",
@@ -257,9 +256,7 @@ class Transport(Outlet):
         self._turn.touch(self)
 
     def flush(self) -> None:
-        """Write the output in one call, resume reading and deliveries if possible, and end the socket after the last
-        output.
-        """
+        """Write the output in one call; resume reading and deliveries if possible; end a socket without more output."""
         connection = self.connection
         socket = self._socket
         window = self.session.output_window
@@ -288,8 +285,8 @@ class Transport(Outlet):
             self.session.wake_consumers()  # which were skipped because too much output was unsent
 
     def _finish(self) -> None:
-        """Close the socket of a client that has answered connection.close. For other clients, end the output, and keep
-        reading until the client has closed too, or `CLOSE_TICKS` have passed.
+        """Close the socket of a client that has answered connection.close; otherwise end the output, and keep reading
+        until the client has closed too, or `CLOSE_TICKS` have passed.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
         close-ok. A client that closes cleanly may close its socket first, within `EOF_TICKS`: a client that reads in a
@@ -492,9 +489,7 @@ class Transport(Outlet):
             self._socket.write(self.connection.encode_failure(fault))
 
     def send_close(self) -> None:
-        """Send connection.close, because the broker stops, and resume reading for close-ok; if the connection is not
-        open, close the socket.
-        """
+        """Send connection.close to an open client, because the broker stops, and read on; close other sockets."""
         if self.is_open:
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
             self._resume_for_close()

@@ -41,8 +41,8 @@ class Router:
     def route(self, exchange: Exchange, key: str) -> Route:
         """Return the route of a message by its routing key; the destinations are queues.
 
-        The route of a dynamic exchange has no destinations, and is live while the exchanges that a message may reach
-        are unchanged.
+        The route of a dynamic exchange has no destinations, and is live while a message may reach the same set of
+        exchanges.
         Cost: the look-up of the exchange itself, unless it has an alternate or routes to other exchanges.
         """
         if exchange.alternate is None and not exchange.onward:

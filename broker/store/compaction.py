@@ -35,9 +35,9 @@ RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # two names and a conte
 class SlotReference(NamedTuple):
     """A slot that may need records of a segment.
 
-    Shapes: the ids first <= id < end have entries in the queue log, except perhaps the last ones of an open slot;
-        ``indexes`` (id - first) are those of the unsettled messages that are on disk; ``segments`` are all segments
-        that contain records of the slot.
+    Shapes: the ids first <= id < end have entries in the queue log, except settled messages and transient ones in
+        memory; ``indexes`` (id - first) are those of the unsettled messages that are on disk; ``segments`` are all
+        segments that contain records of the slot.
     """
 
     queue_number: int

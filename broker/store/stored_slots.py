@@ -218,7 +218,7 @@ class StoredSlots:
     ) -> list[int]:
         """Search the given segments of the log, or all if None, for records of messages, and correct `entries`.
 
-        Return the indexes of the corrected entries. Raises: StoreFailed.
+        Return the indexes of the corrected entries, which `repair` also writes. Raises: StoreFailed.
         """
         wanted = {first + index: index for index in indexes}
         log = LogFolder(self._files, self._folder, None if segments is None else frozenset(segments))

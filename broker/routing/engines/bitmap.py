@@ -73,8 +73,8 @@ class ConstituentBitmap(Generic[T]):
     patterns that may match them. For longer keys, the patterns without `#` are in tables by length, and all others in
     one set of tables. Literal patterns are in a separate map.
 
-    Cost: a match reads one row per word, for keys of more than SPREAD_WORDS_MAX words three, with a bit for each
-        pattern in the tables. Patterns with several `#` are matched only if one of them may match: two more rows per
+    Cost: a match reads one row per word, for keys of more than SPREAD_WORDS_MAX words three, and one where patterns
+        end, with a bit for each pattern. Patterns with several `#` are matched only if one may match: two more rows per
         word for each of a few strides. `add` and `remove` cost the words of the pattern, with a `#` once for each key
         length up to SPREAD_WORDS_MAX; a star also costs the dense rows of its table, at most about 256.
     Invariant: `visited` counts the rows read by matching. A look-up creates nothing.

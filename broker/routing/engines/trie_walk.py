@@ -68,7 +68,7 @@ class Node(Generic[T]):
         return node
 
     def graft_leaf(self, step: str, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
-        """Add a leaf after one step for a pattern with these remaining words; without any, add the target itself."""
+        """Add a leaf after one step for a pattern with these remaining words; after a last word, the target itself."""
         if tail or target is None or step == STAR:
             self.graft(step).become_leaf(tail, target, rest)
         elif self.words is None:
