@@ -38,8 +38,7 @@ class MethodRefused(MigrationFault):
 class MigrationLink(ClientEvents):
     """The client side of a connection, used by one task.
 
-    Shapes: `deliveries` are received and not yet taken; `confirmed` is the number of confirmed publishes, which the
-        target confirms in order.
+    Shapes: `deliveries` are received and not yet taken; `confirmed` counts publishes, which are confirmed in order.
     """
 
     cancelled = "the queue was deleted or its node is gone"

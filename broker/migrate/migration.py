@@ -94,8 +94,8 @@ class QueuePlace:
 class Migration:
     """Drain queues of a source into a target.
 
-    Shapes: `waiting` is the number of messages moved before the last count plus the number counted; `problem` says why
-        a broker cannot be used, and is empty if both can; `report` is called after each step.
+    Shapes: `waiting` is the number of messages moved before the last count plus the number counted; `problem` is the
+        reason why a broker cannot be used, or empty; `report` is called after each step.
     """
 
     def __init__(

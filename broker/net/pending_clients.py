@@ -22,9 +22,7 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of clients' descriptor numbers; a quarter of all, from 64 to 1024 but at most
-    half, are reserved for the store.
-    """
+    """Return the exclusive upper bound of clients' descriptors; a quarter (64 to 1024, at most half) is the store's."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft

@@ -136,8 +136,8 @@ class Exchange(Destination["Exchange"]):
 
     @property
     def standing(self) -> Route:
-        """A route without destinations, live until the exchange is deleted, the name of its alternate changes, or the
-        set of exchanges to which it is bound. Callers that must match each message keep it to detect such changes.
+        """A route without destinations, live until the exchange is deleted, or the name of its alternate or the set of
+        exchanges in `onward` changes. Callers that must match each message keep it to detect such changes.
         """
         if self._standing is None:
             self._standing = Route((), live=True)

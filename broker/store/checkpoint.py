@@ -15,7 +15,7 @@ checkpoint file
                        of returns, u32 number of returns that count towards the delivery limit),
                        segments (u32 number, u32 live messages)
 
-A checkpoint gets its name once it is written, and synced unless syncs are off: it exists as a whole or not at all.
+A checkpoint gets its name once it is written, and on disk unless syncs are off, so it is never read half-written.
 """
 
 from __future__ import annotations

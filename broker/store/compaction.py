@@ -29,7 +29,7 @@ from broker.store.reading import is_record_of, read_places
 from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved, is_whole
 from broker.store.segment import OFFSET_BITS
 
-RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # two names and a content header are as long as a target
+RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # names and content header are at least as long as a target
 
 
 class SlotReference(NamedTuple):

@@ -61,8 +61,8 @@ _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 class Reserve:
     """The reserve: disk space set aside in a folder, so that a broker can start on a full disk and be drained.
 
-    A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as
-    much free space next to it. Until then the missing part does not count as free, and the disk alarm is raised:
+    A start frees the reserve before it recovers anything, and allocates it again, piece by piece, once the disk has as
+    much other free space. Until then the missing part does not count as free, and the disk alarm is raised:
     publishers cannot use the space that acks and checkpoints need, although other programs can. All methods are
     *blocking*: `free_bytes` as long as a `statvfs`, `allocate_piece` as long as the allocation of a piece.
 

@@ -80,9 +80,7 @@ class QueueLogs:
                 self._chunks.setdefault(int(match[1]), set()).add(int(match[2]))
 
     def check(self, queue_number: int, first: int, end: int) -> bool:
-        """Return whether the chunks of the ids first <= id < end exist, and none was missing in an earlier call; remove
-        those without a header.
-        """
+        """Return whether no chunk of the ids first <= id < end is or was missing; remove chunks without a header."""
         chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
         for chunk in chunks:
             if chunk not in self._chunks.get(queue_number, ()):
@@ -236,7 +234,7 @@ class QueueLogs:
             self._dropped[key] = position
 
     def sync(self) -> None:
-        """Write what is buffered for durable queues to files, and sync all of their files unless syncs are off."""
+        """Write what is buffered for durable queues to files; unless syncs are off, sync what was written for them."""
         with self._lock:
             unsynced = sorted(self._unsynced)
             self._close_newest()  # an idle vhost has no open file, and a removed file would be created again

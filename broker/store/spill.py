@@ -34,7 +34,7 @@ class Spill(Segments):
         self.active = SPILLED_SEGMENT
 
     def wipe(self) -> None:
-        """Remove all files, which a restart must not read."""
+        """Remove all files: no process reads those of an earlier one."""
         for name in self._files.list(self._folder):
             self._files.remove(self._folder / name)
 
