@@ -1,4 +1,4 @@
-"""The watch of memory and disk: it raises and clears the alarms, and notifies the publisher throttle."""
+"""Watch memory and disk: raise and clear the alarms, and notify the publisher throttle."""
 
 from __future__ import annotations
 

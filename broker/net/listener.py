@@ -1,4 +1,4 @@
-"""The listener: it accepts sockets, and creates a transport, a connection and a session for each."""
+"""Accept clients' sockets, and create a transport, a connection and a session for each."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def descriptors_for_clients() -> int:
 
 
 class PendingClients(Generic[T]):
-    """The pending clients, such as those before their login, oldest first, by origin. Cost: each method is O(1)."""
+    """Pending clients by origin, oldest first. Cost: O(1), but `take` skips the dict slots of removed clients."""
 
     __slots__ = ("_by_size", "_largest", "_origin_of", "_origins")
 

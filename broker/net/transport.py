@@ -190,7 +190,7 @@ class Transport(Outlet):
         self._handshakes.begin(self)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the connection, and schedule or run a turn; bytes beyond the turn's share wait."""
+        """Feed the connection unless it has ended, and schedule or run a turn; bytes beyond the turn's share wait."""
         if self._finishing:
             self._discarded_bytes += len(data)
             return
@@ -327,7 +327,7 @@ class Transport(Outlet):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def stop_reading(self, reason: int) -> None:
-        """Add a reason not to read."""
+        """Add a reason not to read, unless the connection has ended."""
         if self._finishing:
             return
         if not self._stops and not self._socket.is_closing():
@@ -335,7 +335,7 @@ class Transport(Outlet):
         self._stops |= reason
 
     def resume_reading(self, reason: int) -> None:
-        """Remove one or more reasons; resume reading when none is left."""
+        """Remove one or more reasons; when none is left, process the buffered input and resume reading."""
         if not self._stops & reason:
             return
         self._stops &= ~reason

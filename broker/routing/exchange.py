@@ -144,8 +144,8 @@ class Exchange(Destination["Exchange"]):
         return self._standing
 
     def bind(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None = None) -> bool:
-        """Add a binding and return whether it is new. Cost: its key, not the other bindings. `limits` apply to a new
-        binding; None, for a restored one, means those of the exchange.
+        """Add a binding and return whether it is new. Cost: its key and the cached routes that end, not the other
+        bindings. `limits` apply to a new binding; None, for a restored one, means those of the exchange.
         Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; callers answer 406.
         """
         identity = binding_identity(key, arguments)
@@ -172,7 +172,7 @@ class Exchange(Destination["Exchange"]):
     def unbind(self, destination: Hashable, key: str, arguments: Arguments) -> Mapping[str, Any] | None:
         """Remove a binding and return the arguments with which it was created, or None if there was no such binding.
 
-        Cost: its key, not the other bindings.
+        Cost: its key and the cached routes that end, not the other bindings.
         """
         bundle = self.bundles.get(destination)
         removed = None if bundle is None else bundle.take(binding_identity(key, arguments))
@@ -187,7 +187,7 @@ class Exchange(Destination["Exchange"]):
     # -- deletion -----------------------------------------------------------------------------------------------------
 
     def remove_bundle(self, bundle: Bundle[Exchange]) -> None:
-        """Remove a bundle and each of its keys; routes of other keys stay. Cost: its keys."""
+        """Remove a bundle and each of its keys, and end the routes that these affect. Cost: its keys and the routes."""
         self._untie(bundle)
         self.binding_count -= len(bundle)
         while bundle:

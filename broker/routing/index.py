@@ -81,8 +81,8 @@ def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type |
 class TopicIndex:
     """A map from binding keys to destinations, which returns the destinations of a routing key.
 
-    A key with a single binding, as is usual, has the destination itself as its target in the engine, a key with several
-    bindings a `Target`.
+    A key that never had more than one binding at once, as is usual, has the destination itself as its target, any other
+    key a `Target`.
     Cost: `add` and `remove` cost the words of their key, independent of the number of other bindings.
     """
 

@@ -55,7 +55,7 @@ _KEPT: Final = 2  # the newest, and its predecessor in case the newest cannot be
 class SlotState:
     """A slot in a checkpoint.
 
-    Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; missing bits are 0.
+    Shapes: ids are first <= id < end. ``settled`` is one bit per message, least significant first; missing bits are 0.
         ``returns`` are runs of messages with the number of their returns. The keys of ``segments`` are the log
         segments that its entries may point to; the values are the numbers of these entries if recovery counted them.
         ``redelivered`` means that its messages have survived an unclean stop: any of them may have been delivered.

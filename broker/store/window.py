@@ -71,7 +71,7 @@ class Window:
         self.end = self.first + length
 
     def count(self, entries: Entries) -> None:
-        """Count the window's messages by segment and add up their bytes; `entries` has one entry for each message."""
+        """Count the window's messages by segment and add up their bytes; `entries` are those of all its messages."""
         positions, sizes = entries
         segment = positions[0] >> OFFSET_BITS
         if segment == positions[-1] >> OFFSET_BITS:
