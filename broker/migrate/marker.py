@@ -1,4 +1,4 @@
-"""The marker: a message in a queue of the migration at the source, which identifies the batch being moved.
+"""The marker: a message that identifies the batch being moved, in a queue of the migration at the source.
 
 Each batch is one AMQP transaction at the source: it acknowledges the previous batch, and replaces the marker by one
 with the fingerprints and numbers of the next batch's messages. Only then are they published at the target. So after a

@@ -39,7 +39,7 @@ OUTER_LEVELS: Final = 3  # of nesting in a request: a definitions document, its 
 
 
 class ControlSocket:
-    """A server on the unix socket in the data folder, which answers verbs.
+    """A server that answers verbs on the unix socket in the data folder.
 
     Invariant: the caller holds the folder's lock, so an existing socket belongs to a broker that has ended.
     """

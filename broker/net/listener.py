@@ -179,7 +179,7 @@ class Listener:
                 session.force_close(reason)
 
     def announce_failure(self, reason: str) -> None:
-        """Send the clients the failure of the broker, without their sessions, which must not act any more."""
+        """Send the failure of the broker to the clients, bypassing their sessions, which must not act any more."""
         fault = ConnectionFault(541, reason)
         for transport in list(self.transports):
             transport.announce_failure(fault)

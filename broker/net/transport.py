@@ -74,9 +74,9 @@ class PromptAck:
     Such a client sends its second small segment only when the first is acknowledged. Linux delays an acknowledgement by
     40 ms when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a
     publish without confirms. So the client waits that long in each connect, and in each publish followed by a get. A
-    small read that ends within a message is acknowledged at once, because the rest may wait for that. Other reads are
-    acknowledged at once only after the client was detected waiting: most publishes are not followed by anything, and
-    Linux acknowledges every second full segment of a large body anyway.
+    small read that ends within a message is acknowledged at once, because the client may wait before it sends the rest.
+    Other reads are acknowledged at once only after the client was detected waiting: most publishes are not followed by
+    anything, and Linux acknowledges every second full segment of a large body anyway.
     """
 
     __slots__ = ("_left", "_needed", "_unanswered_ms", "_waits")

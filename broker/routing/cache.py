@@ -169,7 +169,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
 
 
 class ResolvedPublish(Dependent):
-    """An entry of a publish cache, which leaves the cache when its route ends.
+    """An entry that leaves its publish cache when its route ends.
 
     Shapes: ``cache`` is None while the entry is in no cache.
     """

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Dependent:
-    """An object built from a route, which ends with the route and then refers to no destination."""
+    """An object built from a route. It ends with the route, and then does not refer to destinations."""
 
     __slots__ = ()
 

@@ -1,4 +1,4 @@
-"""The router of a vhost, which follows bindings from an exchange through other exchanges to queues."""
+"""The router of a vhost: it follows bindings from an exchange through other exchanges to queues."""
 
 from __future__ import annotations
 

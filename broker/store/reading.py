@@ -146,7 +146,7 @@ def is_record_of(record: bytes, queue_number: int, message_id: int) -> bool:
 def _may_be(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
     """Return whether a record may belong to a message: it has the message, or is in the spill without this queue.
 
-    The spill has one record of a message for all its queues, which names only the first queue that needed it.
+    The spill has one record of a message for all its queues; it names only the first queue that needed it.
     """
     if len(targets) % TARGET_BYTES:
         return False

@@ -24,7 +24,7 @@ class _Suspect(NamedTuple):
 
 
 class EntryCompletion:
-    """The rebuild of the queue logs of one vhost, which settles messages whose records are lost for good.
+    """The rebuild of the queue logs of one vhost. It settles messages whose records are lost for good.
 
     Construct it before the log is replayed, because replay may create chunks that were missing.
     Units: ``entries`` counts the entries that were written.

@@ -140,7 +140,7 @@ def encode_prefix(content: bytes) -> bytes:
 
 
 def due_target(due_ms: int) -> bytes:
-    """Return the target entry with the moment of a delayed message, which precedes the target of its queue."""
+    """Return the target that contains the moment of a delayed message, to precede the target of its queue."""
     return TARGET.pack(DUE, due_ms)
 
 
