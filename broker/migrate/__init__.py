@@ -1,1 +1,1 @@
-"""Moves queues with their messages from another AMQP broker to this one: a program separate from the daemon."""
+"""Move the messages of queues from another AMQP broker to SlotMQ: a program separate from the daemon."""

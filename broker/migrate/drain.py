@@ -1,4 +1,4 @@
-"""Drains one queue of the source into the queue of the same name at the target.
+"""Drain one queue of the source into the queue of the same name at the target.
 
     receive a batch -> commit at the source: acks of the previous batch, and the marker of this one
                     -> publish at the target, with numbers -> await the confirms -> receive the next batch
@@ -28,7 +28,7 @@ from broker.migrate.marker import COUNTED, NO_ENTRIES, Marker, Numbered, Numberi
 BATCH_MESSAGES: Final = 500
 BATCH_BYTES: Final = 16 << 20
 PERSISTENT: Final = {"delivery_mode": 2}
-PATIENCE_S: Final = 90.0  # by then, the source has detected a lost connection by missing heartbeats
+PATIENCE_S: Final = 90.0  # long enough for the source to detect a lost connection from missing heartbeats
 POLL_S: Final = 0.5
 NOT_FOUND: Final = 404
 OWN_PREFIX: Final = "slotmq-migrate."
@@ -49,7 +49,7 @@ class Drain:
         when an earlier run stopped, and kept their numbers; `doubtful` those published with the header
         x-possibly-duplicate; `in_flight` those that may be in both brokers now; `fault` is the reason why the queue
         could not be drained, or empty.
-    Units: `patience_s` is how long the source can take to deliver the messages that it counts, and to requeue the
+    Units: `patience_s` is how long the source may take to deliver the messages that it counts, and to requeue the
         unacked messages of an earlier run.
     Raises: MigrationFault from `run`.
     """
@@ -102,7 +102,7 @@ class Drain:
             source.abort()
 
     async def _prepare_target(self, target: MigrationLink) -> None:
-        """Declare an exchange that routes to this queue only, so that messages keep their routing keys."""
+        """Declare an exchange that routes only to this queue, so that messages keep their routing keys."""
         try:
             await target.call(DeclareAny(queue=self.queue, passive=True))
         except MethodRefused as refused:
@@ -114,7 +114,7 @@ class Drain:
         await target.call(commands.Confirm.Select())
 
     async def _prepare_source(self, source: MigrationLink) -> Numbering:
-        """Read the marker, begin transactions and consume."""
+        """Read the marker, select transactions, wait for other consumers to go unless they are allowed, and consume."""
         await source.call(DeclareAny(queue=self._own, durable=True, arguments={"x-max-length": 1}))
         found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
         marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found.body)
@@ -130,7 +130,7 @@ class Drain:
         return Numbering(marker)
 
     async def _await_no_consumers(self, source: MigrationLink) -> None:
-        """Check that the queue has no consumers; that of an earlier run remains until the source detects its loss."""
+        """Wait for an earlier run's consumer to go. Raises: MigrationFault if the queue still has consumers then."""
         end_s = time.monotonic() + self._patience_s
         while consumers := (await source.call(DeclareAny(queue=self.queue, passive=True))).consumer_count:
             if not self.in_flight or time.monotonic() > end_s:
@@ -154,7 +154,7 @@ class Drain:
         await self._commit(source, numbering, (), previous)
 
     def _batch(self, source: MigrationLink, numbering: Numbering) -> list[Numbered]:
-        """Return the received deliveries, up to the size of a batch."""
+        """Assign numbers to the received deliveries, up to the size of a batch, and return them."""
         batch: list[Numbered] = []
         size_bytes = 0
         while source.deliveries and len(batch) < self._batch_messages and size_bytes < BATCH_BYTES:
@@ -191,7 +191,9 @@ class Drain:
         self._step_done("confirmed")
 
     async def _has_more(self, source: MigrationLink, numbering: Numbering) -> bool:
-        """Wait for a delivery; return False if the queue is empty and no message of an earlier run may be requeued."""
+        """Wait for a delivery. Return False if none arrives: the queue is empty, and no message of an earlier run can
+        still return; or the run should stop.
+        """
         end_s = time.monotonic() + self._patience_s
         while not source.deliveries and not self._stop():
             ready = (await source.call(DeclareAny(queue=self.queue, passive=True))).message_count
@@ -210,8 +212,8 @@ class Drain:
 
 
 def forwarded_header(message: Numbered, producer: str, now_s: float | None = None) -> bytes:
-    """Return the header with the message's number and its remaining expiration, but without the delivery counters of a
-    quorum queue; everything else keeps its octets. Raises: MigrationFault.
+    """Return the header with the message's number and producer, the mark of a possible duplicate, and the remaining
+    expiration, but without a quorum queue's delivery counters; other octets stay as they are. Raises: MigrationFault.
     """
     header = message.delivery.header
     try:
@@ -231,8 +233,8 @@ def forwarded_header(message: Numbered, producer: str, now_s: float | None = Non
 
 
 def remaining_ms(header: bytes, now_s: float) -> int | None:
-    """Return the remaining expiration, or None to leave it unchanged: without a timestamp, or if the message would have
-    expired, which shows that its timestamp is not the time of the publish.
+    """Return the remaining expiration; None to leave it unchanged: without a decimal expiration or a timestamp, or if
+    the timestamp cannot be the time of the publish (in the future, or so old that the message would have expired).
     """
     text = read_text(header, "expiration")
     if text is None or not text.isdecimal():

@@ -28,7 +28,7 @@ class MigrationFault(Exception):
 
 
 class MethodRefused(MigrationFault):
-    """A broker refused a method and closed the channel or the connection."""
+    """A broker refused a method and closed the channel, or it refused or returned a publish."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -38,8 +38,7 @@ class MethodRefused(MigrationFault):
 class MigrationLink(ClientEvents):
     """The client side of a connection, used by one task.
 
-    Shapes: `deliveries` are received and not yet taken; `confirmed` is the number of confirmed publishes, which the
-        brokers confirm in order.
+    Shapes: `deliveries` are received and not yet taken; `confirmed` counts publishes, which are confirmed in order.
     """
 
     cancelled = "the queue was deleted or its node is gone"
@@ -106,7 +105,7 @@ class MigrationLink(ClientEvents):
         self._link.cast(CHANNEL, method)
 
     def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> None:
-        """Publish a mandatory message, which is sent with others, at the latest by `until`."""
+        """Queue a mandatory publish. It is sent with others, at the latest by the next `send`, `call` or `until`."""
         self.published += 1
         method = PublishAny(exchange=exchange, routing_key=key, mandatory=True)
         self._client.publish(CHANNEL, encode_method(CHANNEL, method), header, body)
@@ -122,7 +121,7 @@ class MigrationLink(ClientEvents):
         return delivery
 
     async def until(self, met: Callable[[], bool]) -> None:
-        """Wait until received frames make a condition true. Raises: MigrationFault."""
+        """Send the queued publishes, and wait until a condition is true. Raises: MigrationFault."""
         self._link.flush()
         while not met():
             if self._fault is not None:

@@ -1,4 +1,4 @@
-"""The marker: a message in a queue of the migration at the source, which identifies the batch being moved.
+"""The marker: a message that identifies the batch being moved, in a queue of the migration at the source.
 
 Each batch is one AMQP transaction at the source: it acknowledges the previous batch, and replaces the marker by one
 with the fingerprints and numbers of the next batch's messages. Only then are they published at the target. So after a
@@ -31,9 +31,9 @@ NO_ENTRIES: Final = bytes(4)
 class Marker(NamedTuple):
     """The state of a drain.
 
-    Shapes: `next_number` is the first unused number; `in_flight` has the numbers and fingerprints of the messages that
-        may be in both brokers; `settled` the fingerprints of the batch acknowledged last, which is redelivered only if
-        the source has lost the acknowledgement.
+    Shapes: `next_number` is the first unused number; `in_flight` contains the numbers and fingerprints of the messages
+        that may be in both brokers, `settled` the fingerprints of the batch acknowledged last, which is redelivered
+        only if the source has lost the acknowledgement.
     """
 
     producer: str
@@ -43,7 +43,7 @@ class Marker(NamedTuple):
 
     @classmethod
     def new(cls) -> Self:
-        """Return the marker of a queue that was never drained."""
+        """Return a marker for a queue that has none."""
         return cls(f"migrate-{secrets.token_hex(16)}", 0, (), ())
 
     def encode(self) -> bytes:
@@ -74,8 +74,8 @@ class Numbered(NamedTuple):
 class Numbering:
     """Assign a number to each message: that in the marker if the message was in flight, else the next one.
 
-    A message that was in flight is redelivered. Messages with equal octets are interchangeable, and the source returns
-    those in flight first.
+    A message that was in flight comes back with the flag redelivered. Messages with equal octets are interchangeable,
+    and the source delivers those that were in flight first.
     """
 
     def __init__(self, marker: Marker) -> None:
@@ -100,7 +100,7 @@ class Numbering:
 
     @property
     def absent(self) -> int:
-        """The number of in-flight messages of the marker that were not redelivered."""
+        """The number of in-flight messages of the marker that have not been redelivered."""
         return sum(map(len, self._returning.values()))
 
     def marker(self, batch: Sequence[Numbered], previous: Sequence[Numbered]) -> Marker:

@@ -1,4 +1,4 @@
-"""Drains the queues that the source defines, several at a time, until all of them are empty."""
+"""Drain the queues that the source defines, several at a time, until all of them are empty."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]
 def places_of(
     document: Mapping[str, Any], vhost: str | None, default_vhost: str
 ) -> tuple[list[QueuePlace], Sequence[QueuePlace]]:
-    """Return the queues and the streams in definitions; streams cannot be drained.
+    """Return the queues and the streams in definitions, without markers; streams cannot be drained.
 
-    Shapes: `vhost` limits the queues to one vhost, None means all; `default_vhost` is that of a single vhost's file.
+    Shapes: `vhost` limits both to one vhost, None means all; `default_vhost` is that of queues that do not name theirs.
     """
     queues: list[QueuePlace] = []
     streams: list[QueuePlace] = []
@@ -94,8 +94,8 @@ class QueuePlace:
 class Migration:
     """Drain queues of a source into a target.
 
-    Shapes: `waiting` is the number of messages moved before the last count and of those counted; `problem` says why a
-        broker cannot be used, and is empty if both can; `report` is called after each step.
+    Shapes: `waiting` is the number of messages moved before the last count plus the number counted; `problem` is the
+        reason why a broker cannot be used, or empty; `report` is called after each step.
     """
 
     def __init__(
@@ -135,7 +135,7 @@ class Migration:
         self.stopping = True
 
     async def run(self) -> None:
-        """Drain until all queues are empty; dead letters and late publishes may fill a drained one again."""
+        """Drain until `stop`, or until a count finds no messages; late publishes or dead letters may refill a queue."""
         try:
             await self._check_target()
             while not self.stopping and (counts := await self._count()):
@@ -153,7 +153,7 @@ class Migration:
             raise MigrationFault(f"the target is {target.product}: only SlotMQ drops messages that arrive twice")
 
     async def _count(self) -> Mapping[Drain, int]:
-        """Return the number of messages of each queue that has messages or the marker of an earlier run."""
+        """Return the number of messages of each queue with messages or a marker; skip failed and unfinished drains."""
         counts: dict[Drain, int] = {}
         for vhost in sorted({place.vhost for place in self.drains}):
             link = await MigrationLink.open(replace(self._source, vhost=vhost), "source")

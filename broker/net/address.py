@@ -1,4 +1,4 @@
-"""The sockets of a broker's listeners, which it binds before it does anything else."""
+"""The sockets of a broker's listeners, which it binds before it opens its data folder."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class CannotListen(BrokerError):
 
 
 class AddressTaken(NotNow):
-    """Another process listens on this address and port."""
+    """Another socket uses this address and port."""
 
     def __init__(self, host: str, port: int, another: str) -> None:
         super().__init__(f"port {port} on {host} is in use; another one: {another}")
 
 
 class Bound:
-    """The sockets of a broker's listeners, bound but not listening. Raises: as `bind`."""
+    """The sockets of the AMQP and MQTT listeners, bound but not listening. Raises: as `bind`."""
 
     def __init__(self, settings: Settings) -> None:
         self._sockets: dict[str, list[socket.socket]] = {}
@@ -47,7 +47,7 @@ class Bound:
             raise
 
     def of(self, key: str) -> list[socket.socket]:
-        """Return the sockets of a port by the name of its setting; none if it is not used."""
+        """Return the sockets of a port by the name of its setting, or an empty list if the port is not used."""
         return self._sockets.get(key, [])
 
     def close(self) -> None:
@@ -60,7 +60,7 @@ def bind(host: str, port: int, another: str = "", setting: str = "server.host") 
 
     Shapes: with port 0 all sockets get one free port; `another` is the hint for choosing another port, and `setting` is
         the name of the host's setting. The host :: stands for all addresses, including those of IPv4.
-    Raises: AddressTaken; CannotListen for an unknown address, one of another machine, or a privileged port.
+    Raises: AddressTaken; CannotListen for other errors: an unknown address, another machine's, a privileged port.
     """
     try:
         # For a str, Python loads the codec idna, which takes 0.4 MB; few host names need it.

@@ -1,4 +1,4 @@
-"""The watch of memory and disk: it raises and clears the alarms, and notifies the publisher throttle."""
+"""Watch memory and disk: raise and clear the alarms, and notify the publisher throttle."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class AlarmWatch:
         self._reserve = reserve
 
     def measure(self) -> None:
-        """Measure once; when an alarm was raised or cleared, log it and notify the throttle."""
+        """Extend the reserve if there is room, and measure once; log an alarm's change and notify the throttle."""
         changed = self._measure("memory", resident_bytes())
         reserve = self._reserve
         reserve.allocate_piece()

@@ -2,8 +2,9 @@
 
 One JSON object per line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result":
 ...}` or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times before
-that. When the client closes its sending side, such a verb stops and answers. `get` waits for a line from the client
-before it settles the messages that it has sent. The file has mode 0600: only the broker's user may connect.
+that. When the client closes its sending side, a move stops and answers, and a verb that uses `send_progress` is
+cancelled. `get` waits for a line from the client before it settles the messages that it has sent. The file has mode
+0600: only the broker's user may connect.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ OUTER_LEVELS: Final = 3  # of nesting in a request: a definitions document, its 
 
 
 class ControlSocket:
-    """A server on the unix socket in the data folder, which answers verbs.
+    """A server that answers verbs on the unix socket in the data folder.
 
     Invariant: the caller holds the folder's lock, so an existing socket belongs to a broker that has ended.
     """
@@ -106,7 +107,7 @@ class ControlSocket:
 async def answer_line(verbs: Mapping[str, Verb], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
     """Read a request, answer it, and return whether another one may follow.
 
-    Raises: TimeoutError if the client is silent, ConnectionError if it has disconnected.
+    Raises: TimeoutError if the client is silent or does not read, ConnectionError if it has disconnected.
     """
     try:
         line = await _read_line(reader)
@@ -129,7 +130,7 @@ async def answer_of(
 ) -> dict[str, Any]:
     """Run a request and return its answer; later lines from the client arrive at `reader`.
 
-    Raises: TimeoutError, ConnectionError.
+    Raises: ConnectionError; CancelledError if the client hangs up after `_Client.send_progress`.
     """
     verb = verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
     if verb is None:
@@ -167,14 +168,14 @@ class _Client(Asker):
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
-        self.listening: asyncio.Task[None] | None = None  # cancels the verb when the client hangs up
+        self.listening: asyncio.Task[None] | None = None  # cancels the verb when the client hangs up or sends anything
 
     def write_progress(self, progress: Mapping[str, Any]) -> None:
         if not self._writer.is_closing():
             self._writer.write(_encoded({"progress": progress}).encode() + b"\n")
 
     async def send_progress(self, progress: Mapping[str, Any]) -> None:
-        """Send progress, and wait until the client has room for more."""
+        """Send progress, and wait until more can be sent; from now on, cancel the verb when the client hangs up."""
         if self.listening is None:
             self.listening = Tasks.logged("control.failed").start(self._cancel(asyncio.current_task()))
         self.write_progress(progress)

@@ -16,7 +16,7 @@ def socket_address(folder: os.PathLike[str] | str) -> tuple[str, int | None]:
     """Return the address of the folder's socket, and a descriptor that must stay open while the address is used.
 
     A path that is too long for a socket address is opened through a descriptor of its folder in /proc/self/fd. Raises:
-    OSError if the folder does not exist, or the path is too long and the system has no /proc/self/fd.
+    OSError if the path is too long, and the folder does not exist or the system has no /proc/self/fd.
     """
     path = os.path.join(folder, SOCKET_NAME)  # noqa: PTH118 - importing pathlib costs a health check more than the rest
     if len(os.fsencode(path)) <= SOCKET_PATH_MAX_BYTES:

@@ -1,7 +1,6 @@
 """Handshakes in progress: clients that take too long are dropped.
 
-All clients have the same limit, so one timer for the oldest handshake is enough; a timer for each connection would cost
-as much as the password check.
+All clients have the same limit, so one timer for the oldest handshake is enough.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class HandshakeClient(Protocol):
 class Handshakes:
     """The clients whose handshake is not complete.
 
-    Shapes: `_due` has the time of the loop at which each client is late, in the order of their begin.
+    Shapes: `_due` maps each client to the loop's time at which it is late, in the order in which the handshakes began.
     Units: `timeout_s` applies to handshakes that begin from now on. After it was lowered, they may be dropped late,
         after earlier ones.
     Cost: a dictionary entry per handshake.
@@ -58,14 +57,14 @@ class Handshakes:
         self._pending.remove(client)
 
     def make_room(self) -> HandshakeClient | None:
-        """Remove and return the oldest client of the network with the most clients, None if there are none."""
+        """Remove and return the oldest client of the network with the most clients, or None if there are none."""
         client = self._pending.take()
         if client is not None:
             del self._due[client]
         return client
 
     def stop(self) -> None:
-        """Stop dropping clients: the listener has closed all connections."""
+        """Stop dropping clients: the listener closes all connections."""
         self._due.clear()
         self._pending = PendingClients()
         if self._timer is not None:

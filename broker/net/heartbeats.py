@@ -14,7 +14,7 @@ SILENT_INTERVALS: Final = 2  # after two silent intervals the client is consider
 class Heartbeats:
     """The time since anything was sent to one client, and since anything was received from it.
 
-    Units: the former is counted in calls of `is_due`, the latter in calls of `is_silent`, one a second.
+    Units: the time since output is counted in calls of `is_due`, the other in calls of `is_silent`, one a second.
     """
 
     __slots__ = ("_received_bytes", "_sent_bytes", "_unsent_calls", "silent_s")

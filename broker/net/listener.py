@@ -1,4 +1,4 @@
-"""The listener: it accepts sockets, and creates a transport, a connection and a session for each."""
+"""Accept clients' sockets, and create a transport, a connection and a session for each."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ AMQP: Final = "amqp"
 FORCED: Final = 320  # connection-forced
 QUIET_S: Final = 0.5  # a stopping broker drops clients that have been silent for this long
 STEPS: Final = 10  # the checks of all connections, once a second, are spread over this many steps
-# A 3.x release and its Erlang. Of RabbitMQ 4, kombu does not request a prefetch for the whole channel, which Celery's
-# countdown needs.
+# A 3.x release and its Erlang. From RabbitMQ 4, kombu would not request a prefetch for the whole channel, which
+# Celery's countdown needs.
 RABBITMQ: Final = {"version": "3.10.8", "platform": "Erlang/OTP 25.2.3"}
 VERSION_NUMBERS: Final = 3
 
@@ -47,7 +47,7 @@ VERSION_NUMBERS: Final = 3
 class Listener:
     """A server that accepts clients, and checks connected clients every second.
 
-    Shapes: `transports` has the clients in the order of their connection.
+    Shapes: `transports` contains the clients in the order in which they connected.
     Raises: CannotListen from `serve`.
     """
 
@@ -127,12 +127,12 @@ class Listener:
 
     @property
     def port(self) -> int:
-        """The port of AMQP, 0 without a listener."""
+        """The port of AMQP, or 0 without a listener."""
         return self.ports.get(AMQP, 0)
 
     @property
     def tls_port(self) -> int:
-        """The port of AMQP with TLS, 0 without a listener."""
+        """The port of AMQP with TLS, or 0 without a listener."""
         return self.ports.get(f"{AMQP}/ssl", 0)
 
     def mechanisms(self, transport: Transport) -> Sequence[str]:
@@ -179,7 +179,7 @@ class Listener:
                 session.force_close(reason)
 
     def announce_failure(self, reason: str) -> None:
-        """Send the clients the failure of the broker, without their sessions, which must not act any more."""
+        """Send the failure of the broker to the clients, bypassing their sessions, which must not act any more."""
         fault = ConnectionFault(541, reason)
         for transport in list(self.transports):
             transport.announce_failure(fault)
@@ -232,9 +232,8 @@ class Listener:
         await self._empty.wait()
 
     async def close(self, timeout_s: float, progress: Callable[[int], None]) -> None:
-        """Close every connection; wait for clients that still send or receive, and drop silent clients.
-
-        An idle connection of a pool reads nothing until its next use. `progress` gets the number of connections.
+        """Close every connection. Wait up to `timeout_s` for clients that still send or receive, but drop silent ones:
+        an idle connection of a pool reads nothing until its next use. `progress` gets the number of connections.
 
         Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
         """
@@ -367,7 +366,7 @@ def limits_of(settings: Settings) -> ConnectionLimits:
 
 
 def server_properties(product: Literal["SlotMQ", "RabbitMQ"]) -> dict[str, Any]:
-    """Return the server properties of connection.start, with the product name of the settings.
+    """Return the server properties of connection.start for a product name, which the settings choose.
 
     Shapes: the version has only three numbers, because some clients cannot parse more.
     """

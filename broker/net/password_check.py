@@ -28,8 +28,8 @@ class PasswordThreads:
 
     A network uses at most one thread; networks take turns, and so do the user names of a network. So a flood of logins
     from one network does not delay others, and guesses at one name hardly delay other names.
-    Invariant: every check is answered once: with False if it failed, with None if its clients have disconnected or the
-        broker stops. Nothing is computed for disconnected clients.
+    Invariant: every check is answered once: with its result, with False after an error, or with None if its client has
+        disconnected or the broker stops. Nothing is computed for disconnected clients.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -51,7 +51,7 @@ class PasswordThreads:
             self._next()
 
     def close(self) -> None:
-        """Start no further checks, and wait for those that run."""
+        """Start no further checks, answer None to those that wait, and wait for those that run. *Blocking.*"""
         self._closed = True
         waiting, self._waiting = self._waiting, {}
         for _job, answer, _is_gone in (one for names in waiting.values() for jobs in names.values() for one in jobs):

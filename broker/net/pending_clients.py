@@ -1,4 +1,4 @@
-"""Limits on clients: the descriptors that they may use, and the clients that have not logged in yet, by origin.
+"""Limits on clients: the descriptors that they may use, and the pending clients (before a login) by origin.
 
 Some descriptors are reserved for the store, because the broker ends when it cannot open a file.
 """
@@ -10,7 +10,7 @@ import sys
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-DESCRIPTORS_WANTED: Final = 1 << 17  # ten times the default of connections_max; nothing iterates over all of them
+DESCRIPTORS_WANTED: Final = 1 << 17  # over ten times the default of connections_max; nothing iterates over all of them
 RESERVED_MIN: Final = 64
 RESERVED_MAX: Final = 1024
 
@@ -22,7 +22,7 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of clients' descriptor numbers; the 64 to 1024 above it are for the store."""
+    """Return the exclusive upper bound of clients' descriptors; a quarter (64 to 1024, at most half) is the store's."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft
@@ -30,7 +30,7 @@ def descriptors_for_clients() -> int:
 
 
 class PendingClients(Generic[T]):
-    """The clients that have not logged in yet, oldest first, each with its origin. Cost: each method is O(1)."""
+    """Pending clients by origin, oldest first. Cost: O(1), but `take` skips the dict slots of removed clients."""
 
     __slots__ = ("_by_size", "_largest", "_origin_of", "_origins")
 
@@ -52,7 +52,7 @@ class PendingClients(Generic[T]):
         self._largest = max(self._largest, len(members))
 
     def remove(self, member: T) -> None:
-        """Remove a member, if it is one."""
+        """Remove a member; do nothing if it is not one."""
         origin = self._origin_of.pop(member, None)
         if origin is None:
             return
@@ -65,7 +65,7 @@ class PendingClients(Generic[T]):
             self._largest -= 1
 
     def take(self) -> T | None:
-        """Remove and return the oldest member of the origin with the most members, None if there are none."""
+        """Remove and return the oldest member of the origin with the most members, or None if there are none."""
         if not self._origin_of:
             return None
         origin = next(iter(self._by_size[self._largest]))

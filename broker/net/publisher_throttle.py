@@ -1,4 +1,4 @@
-"""The publisher throttle: alarms and a slow store stop the broker from reading publishers, and no other clients."""
+"""The publisher throttle: alarms and a slow store stop the broker from reading from publishers, not other clients."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ class PublisherThrottle:
 
     A publisher is paused when it has more unwritten bytes than the limit for all has left. So one greedy publisher
     fills about half of the limit, two a third each, and the rest is for others. Publishers of transient messages have
-    nothing unwritten. A commit writes all records of a store, and its publishers are resumed.
+    nothing unwritten. A commit writes all records of a store; its publishers are resumed unless the limit is exceeded.
     Units: `backlog_max_bytes` is the number of bytes that may wait in memory to be written to the logs,
-        ``counted_bytes`` the backlog from which on connections are counted.
+        `counted_bytes` the backlog above which each connection's bytes are counted.
     Invariant: connections that only consume are never stopped here. Beyond the limit, each publisher is paused after
         one read that adds a record.
     Source: Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998.
@@ -89,7 +89,7 @@ class PublisherThrottle:
     def published(self, transport: ThrottledConnection, unwritten_bytes: int = 0) -> None:
         """Block or pause a connection that was just read, and publishes or has begun its first message.
 
-        Units: `unwritten_bytes` is its session's ``unwritten_bytes`` before the read.
+        Units: `unwritten_bytes` is the value of its session's counter of this name before the read.
         """
         if self._alarms.alarms:
             self._block([transport])
@@ -100,9 +100,9 @@ class PublisherThrottle:
         self._publishers.add(transport)
 
     def turn(self) -> bool:
-        """Resume paused publishers whose records were written, and return whether the next turn must check again.
-
-        Cost: O(stores), and O(publishers) of a store whose records were written.
+        """Resume paused publishers whose records were written, or all of them if at most half of the limit is used, and
+        return whether the next turn must check again.
+        Cost: O(stores), and O(publishers) of a store whose records were written, or of all paused ones.
         """
         pending_bytes = self._pending_bytes()
         self._left_bytes = self._backlog_max_bytes - pending_bytes
@@ -154,7 +154,7 @@ class PublisherThrottle:
             transport.stop_reading(Stop.STORE)
 
     def _note_commits(self) -> None:
-        """Forget the counts of stores that have committed since the last turn, and resume their publishers."""
+        """Forget the counts of stores that have committed since the last turn; resume their publishers if possible."""
         taken = [store for store, total_bytes in self._total_bytes.items() if store.unwritten_bytes < total_bytes]
         for store in taken:
             del self._total_bytes[store]

@@ -1,4 +1,4 @@
-"""TLS: a context from the settings, replaced when the files change.
+"""TLS: a context from the settings, replaced when the settings or their files change.
 
 The broker does not start with unusable files; a running broker keeps its context if the new files are unusable.
 """
@@ -105,7 +105,7 @@ class TlsContext:
         self.context = build(settings)
 
     def changed(self) -> bool:
-        """Return whether one of the files has changed since the last check. Cost: one stat per file."""
+        """Return whether one of the files has changed since the last check or load. Cost: one stat per file."""
         marks = self._marks()
         if marks == self._seen:
             return False
@@ -180,7 +180,7 @@ def readable(setting: str, path: str) -> None:
 
 
 def openssl_reason(error: Exception) -> str:
-    """Return OpenSSL's reason without its source location."""
+    """Return OpenSSL's reason without its source location, or the usual reason if OpenSSL gives none."""
     reason = getattr(error, "reason", None)
     if reason is None:
         return "not a certificate or key in PEM, or its password is wrong"

@@ -25,8 +25,8 @@ _log = get_logger()
 
 
 class TlsServer:
-    """A server for one listening socket, which it owns. Invariant: at the limit on handshakes in progress, a new
-    one replaces the oldest one of the network with the most handshakes.
+    """A server for one listening socket, which it owns. Invariant: at the limit on handshakes in progress, a new one
+    replaces the oldest one of the network with the most handshakes; if descriptors are short, both are dropped.
     """
 
     def __init__(

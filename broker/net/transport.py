@@ -1,8 +1,8 @@
 """A client's socket: received bytes are fed to the connection, and its output is written once per turn of the loop.
 
 It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection has used up its
-share of the turn, waits for a read from disk, has too much unread output, or publishes while publishers are blocked.
-The loop detects only by a read that a client has disconnected; `tick` checks clients that an alarm blocks for hours.
+share of the turn, waits for a read from disk, has too much unread output, publishes while publishers are blocked, or
+the broker stops. Only a read shows the loop that a client has disconnected; `tick` checks those that an alarm blocks.
 """
 
 from __future__ import annotations
@@ -74,9 +74,9 @@ class PromptAck:
     Such a client sends its second small segment only when the first is acknowledged. Linux delays an acknowledgement by
     40 ms when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a
     publish without confirms. So the client waits that long in each connect, and in each publish followed by a get. A
-    small read that ends within a message is acknowledged at once, because the rest may wait for that. Other reads are
-    acknowledged at once only after the client was detected waiting: most publishes are not followed by anything, and
-    Linux acknowledges every second full segment of a large body anyway.
+    small read that ends within a message is acknowledged at once, because the client may wait before it sends the rest.
+    Other reads are acknowledged at once only after the client was detected waiting: most publishes are not followed by
+    anything, and Linux acknowledges every second full segment of a large body anyway.
     """
 
     __slots__ = ("_left", "_needed", "_unanswered_ms", "_waits")
@@ -122,7 +122,7 @@ def acknowledge(end: sockets.socket | None) -> None:
 
 
 class Transport(Outlet):
-    """An asyncio.Protocol that joins a socket and a connection. It is no subclass, which could not be compiled."""
+    """A protocol of asyncio (not a subclass, which could not be compiled) that joins a socket and a connection."""
 
     __slots__ = ("_blocked_s", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes", "_heartbeats",
                  "_machine", "_on_lost", "_on_made", "_peer_closed", "_prompt_ack", "_publishes", "_receive_buffer",
@@ -145,7 +145,7 @@ class Transport(Outlet):
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """Shapes: `short_heartbeats` has the clients with a short heartbeat interval, for `beat`. `peer` is that of a
+        """Shapes: `short_heartbeats` are the clients with a short heartbeat interval, for `beat`. `peer` is that of a
         client within this process; other clients are identified by their sockets.
         """
         self._machine = machine
@@ -178,7 +178,7 @@ class Transport(Outlet):
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def connection_made(self, transport: Any) -> None:
-        """Create the connection of an accepted socket."""
+        """Create the connection of an accepted socket; drop the socket if the listener refuses it."""
         self._socket = transport
         if not self.peer.inside:
             self.peer = peer_of(transport)
@@ -190,7 +190,7 @@ class Transport(Outlet):
         self._handshakes.begin(self)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the connection, and schedule or run a turn; bytes beyond the turn's share wait."""
+        """Feed the connection unless it has ended, and schedule or run a turn; bytes beyond the turn's share wait."""
         if self._finishing:
             self._discarded_bytes += len(data)
             return
@@ -256,7 +256,7 @@ class Transport(Outlet):
         self._turn.touch(self)
 
     def flush(self) -> None:
-        """Write the output in one call; end the socket after the last output."""
+        """Write the output in one call; resume reading and deliveries if possible; end a socket without more output."""
         connection = self.connection
         socket = self._socket
         window = self.session.output_window
@@ -285,7 +285,8 @@ class Transport(Outlet):
             self.session.wake_consumers()  # which were skipped because too much output was unsent
 
     def _finish(self) -> None:
-        """End the output, and keep reading until the client has closed too, or `CLOSE_TICKS` have passed.
+        """Close the socket of a client that has answered connection.close; otherwise end the output, and keep reading
+        until the client has closed too, or `CLOSE_TICKS` have passed.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
         close-ok. A client that closes cleanly may close its socket first, within `EOF_TICKS`: a client that reads in a
@@ -326,7 +327,7 @@ class Transport(Outlet):
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def stop_reading(self, reason: int) -> None:
-        """Add a reason not to read."""
+        """Add a reason not to read, unless the connection has ended."""
         if self._finishing:
             return
         if not self._stops and not self._socket.is_closing():
@@ -334,7 +335,7 @@ class Transport(Outlet):
         self._stops |= reason
 
     def resume_reading(self, reason: int) -> None:
-        """Remove one or more reasons; resume reading when none is left."""
+        """Remove one or more reasons; when none is left, process the buffered input and resume reading."""
         if not self._stops & reason:
             return
         self._stops &= ~reason
@@ -344,7 +345,7 @@ class Transport(Outlet):
         self._read_on()
 
     def _read_on(self) -> None:
-        """Resume reading, unless the bytes fed meanwhile were a reason to stop again."""
+        """Resume reading, unless the bytes that were just fed are a reason to stop again."""
         if not self._stops and not self._socket.is_closing():
             self._socket.resume_reading()
 
@@ -451,7 +452,7 @@ class Transport(Outlet):
         self._blocked_s += 1
         if has_left(self.descriptor):
             self.resume_reading(Stop.ALARM)  # its earlier input is read, then the end of file
-        elif limit_s == 0:  # an operator has lowered the limit to 0 meanwhile
+        elif limit_s == 0:  # an operator has lowered the limit to 0 in the meantime
             self._throttle.unblock(self)
         elif limit_s is not None and self._blocked_s >= limit_s:
             self.session.warn("connection.blocked_too_long", blocked_s=self._blocked_s)
@@ -488,7 +489,7 @@ class Transport(Outlet):
             self._socket.write(self.connection.encode_failure(fault))
 
     def send_close(self) -> None:
-        """Send connection.close, because the broker stops, and resume reading for close-ok."""
+        """Send connection.close to an open client, because the broker stops, and read on; close other sockets."""
         if self.is_open:
             self.connection.fail(ConnectionFault(320, "broker forced connection closure with reason 'shutdown'"))
             self._resume_for_close()
@@ -507,10 +508,10 @@ class Transport(Outlet):
         return self.connection.received + self._discarded_bytes
 
     def close_silent(self) -> bool:
-        """Close the socket of a client that does not answer, unless output is unsent; return whether it was closed.
+        """Close the socket of a client that does not answer, unless it is not read or output is unsent; return whether
+        it was closed. The kernel keeps the unread output and the end of file for the client.
 
-        The kernel keeps the unread output and the end of file for the client. Call this only for a silent client: if it
-        sends meanwhile, the kernel discards the output.
+        Call this only for a silent client: if it sends in the meantime, the kernel discards the output.
         """
         socket = self._socket
         if self._stops or socket.get_write_buffer_size():

@@ -16,7 +16,7 @@ Arguments = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Binding:
-    """A link from an exchange to a destination; destination, key and arguments identify it.
+    """A link from an exchange to a destination; exchange, destination, key and arguments identify it.
 
     Source: RabbitMQ: bindings that differ only in their arguments are two bindings, for every exchange type.
     """
@@ -29,7 +29,7 @@ class Binding:
 
 
 def make_binding(exchange: str, destination: Hashable, key: str, arguments: Mapping[str, Any]) -> Binding:
-    """Return a binding that equals any other of the same destination, key and arguments."""
+    """Return a binding that equals any other of the same exchange, destination, key and arguments."""
     return Binding(exchange, destination, key, arguments, freeze_value(arguments) if arguments else None)
 
 
@@ -126,11 +126,11 @@ class Bundle(Generic[AnySource]):
         self._arguments[identity] = arguments
 
     def get(self, identity: Hashable) -> Mapping[str, Any] | None:
-        """Return the arguments of a binding, None if there is no such binding."""
+        """Return the arguments of a binding, or None if there is no such binding."""
         return self._arguments.get(identity)
 
     def take(self, identity: Hashable) -> Mapping[str, Any] | None:
-        """Remove a binding and return its arguments, None if there is no such binding."""
+        """Remove a binding and return its arguments, or None if there is no such binding."""
         return self._arguments.pop(identity, None)
 
     def pop(self) -> tuple[str, Mapping[str, Any]]:

@@ -47,7 +47,7 @@ class BoundedCache(Generic[K, V]):
     nothing for one window, then for two, and at most for eight, and discards the first misses. Existing entries are
     still hit. Only misses are counted, so that a hit costs one look-up in `entries`, which callers read themselves.
 
-    Shapes: ``_gained`` is the number of entries added, less those evicted or ended.
+    Shapes: `_gained` is the number of entries added, less those evicted or ended.
     Cost: O(1) amortised, for an eviction too.
     """
 
@@ -150,7 +150,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
     __slots__ = ()
 
     def offer(self, name_and_key: tuple[str, str], destinations: tuple[Any, ...], parts: Sequence[Route]) -> Route:
-        """Return the route of a key that is not cached or has ended: live if it was admitted and its parts live."""
+        """Return the route of a key that is not cached or has ended: live if it was admitted and its parts are live."""
         if name_and_key in self.entries:
             self._discard(name_and_key)
             self._gained -= 1
@@ -169,7 +169,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
 
 
 class ResolvedPublish(Dependent):
-    """An entry of a publish cache, which leaves the cache when its route ends.
+    """An entry that leaves its publish cache when its route ends.
 
     Shapes: ``cache`` is None while the entry is in no cache.
     """
@@ -207,8 +207,8 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
 
     A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, its entries are replaced by
     `nothing`, so that the cache refers to no queue of it, and the payload is admitted at once when it is resolved
-    again. `exchanges` maps an exchange name, as the short string in payloads, to the resolved exchange, until the route
-    of that ends. Both contain permissions, so a change of permissions calls drop_all.
+    again. `exchanges` maps an exchange name, as the short string in payloads, to the resolved exchange, until its route
+    ends. Both contain permissions, so a change of permissions calls drop_all.
     """
 
     __slots__ = ("_nothing", "exchanges")

@@ -80,7 +80,7 @@ class HashBuckets:
         self._owners.clear()
 
     def pick(self, value: str) -> Any | None:
-        """Return the destination of a value, None if there are no destinations."""
+        """Return the destination of a value, or None if there are no destinations."""
         draws = self._draws
         if not draws:
             return None
@@ -140,7 +140,7 @@ class HashExchange(KeyedExchange):
         return self.standing if self.by_headers else super().route(key)
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the only destination of a message; of several keys the first one counts."""
+        """Return the only destination of a message, chosen by header, property or the first key, and the listeners."""
         if self._header is not None:
             value = fields.headers.get(self._header)
             found = self._resolve(value if isinstance(value, str) else repr(freeze_value(value)))
@@ -202,7 +202,7 @@ class ModulusExchange(KeyedExchange):
         self._ranked: list[Any] | None = None  # the destinations in order, each as often as it is bound
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the only destination of a message; of several keys the first one counts."""
+        """Return the only destination of a message, and the listeners; of several keys the first one counts."""
         return self.route(keys[0]).destinations
 
     def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:
@@ -236,7 +236,7 @@ CLASSIC: Final = "classic"
 class RandomExchange(Exchange):
     """An exchange that routes each message by one of its bindings, all equally likely.
 
-    The random sequence is seeded with the name. Cost: O(destinations) for the first message after a change.
+    The random sequence is seeded with the name. Cost: O(bindings) for the first message after a change.
     Source: RabbitMQ, rabbitmq_random_exchange.
     """
 

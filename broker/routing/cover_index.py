@@ -50,7 +50,7 @@ class CoverAutomaton:
         self.start: int = 1 | (hashes & 1) << 1
 
     def step(self, states: int, word: str) -> int:
-        """Return the states after one more word of a pattern, 0 if the pattern cannot be covered."""
+        """Return the states after one more word of a pattern, or 0 if the pattern cannot be covered."""
         self.steps += 1
         if word == HASH:
             kept = states & self._gaps
@@ -125,7 +125,7 @@ class Place(WordPlace["Place | Pattern"]):
         self.pattern = None
 
     def only_pattern(self) -> Pattern | None:
-        """Return the only pattern that ends here or is a child, None if there are more or other nodes follow."""
+        """Return the only pattern that ends here or is a child, or None if there are more or other nodes follow."""
         children = [child for child in (self.pattern, self.star, self.hash) if child is not None]
         if self.words is not None:
             if len(self.words) > 1:
@@ -307,7 +307,7 @@ class CoverIndex:
         return found
 
     def _walk(self, automaton: CoverAutomaton, limit: int) -> list[Pattern] | None:
-        """Return the covered patterns, None if that takes more than `limit` visits; below 0 means no limit."""
+        """Return the covered patterns, or None if that takes more than `limit` visits; below 0 means no limit."""
         found: list[Pattern] = []
         pending: list[tuple[Place, int, int]] = [(self._root, 0, automaton.start)]
         visits = 0

@@ -41,7 +41,7 @@ class Member:
         self.count += change
 
     def set_parent(self, parent: Member | None) -> None:
-        """Set the parent, None for a root."""
+        """Set the parent, or None for a root."""
         self.parent = parent
 
     def add_child(self, child: Member) -> None:

@@ -49,7 +49,7 @@ class MessageFields(Protocol):
         """The decoded header table; empty if there is none."""
 
     def property(self, name: str) -> str | None:
-        """Return message_id, correlation_id or timestamp (in seconds since 1970, as decimal digits); None if absent."""
+        """Return message_id, correlation_id or timestamp (seconds since 1970, as decimal digits), or None if absent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +72,8 @@ class Exchange(Destination["Exchange"]):
     be an exchange, which the router follows.
 
     Shapes: `alternate` is the name of the alternate exchange, initially that in the arguments.
-    Invariant: `bundles` has every bound destination, `onward` those that are exchanges; `binding_count` is the number
-        of bindings.
+    Invariant: `bundles` maps every bound destination to its bindings, `onward` contains those destinations that are
+        exchanges; `binding_count` is the number of bindings.
     """
 
     type: str
@@ -126,7 +126,7 @@ class Exchange(Destination["Exchange"]):
             yield from bundle
 
     def set_alternate(self, name: str | None) -> bool:
-        """Set the name of the alternate exchange, None for none, and return whether it has changed."""
+        """Set the name of the alternate exchange, or None for none, and return whether it has changed."""
         if name == self.alternate:
             return False
         self.alternate = name
@@ -136,18 +136,17 @@ class Exchange(Destination["Exchange"]):
 
     @property
     def standing(self) -> Route:
-        """A route without destinations, live while the exchange, its alternate and its onward exchanges are unchanged.
-
-        Callers that must match each message keep it to detect changes.
+        """A route without destinations, live until the exchange is deleted, or the name of its alternate or the set of
+        exchanges in `onward` changes. Callers that must match each message keep it to detect such changes.
         """
         if self._standing is None:
             self._standing = Route((), live=True)
         return self._standing
 
     def bind(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None = None) -> bool:
-        """Add a binding and return whether it is new. Cost: its key, not the other bindings. `limits` apply to a new
-        binding; None, for a restored one, means those of the exchange.
-        Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; the caller's 406.
+        """Add a binding and return whether it is new. Cost: its key and the cached routes that end, not the other
+        bindings. `limits` apply to a new binding; None, for a restored one, means those of the exchange.
+        Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; callers answer 406.
         """
         identity = binding_identity(key, arguments)
         bundle = self.bundles.get(destination)
@@ -166,14 +165,14 @@ class Exchange(Destination["Exchange"]):
         return bundle is not None and binding_identity(key, arguments) in bundle
 
     def bound_with(self, destination: Hashable, key: str, arguments: Arguments) -> Mapping[str, Any] | None:
-        """Return the arguments of a binding, None if there is no such binding."""
+        """Return the arguments of a binding, or None if there is no such binding."""
         bundle = self.bundles.get(destination)
         return None if bundle is None else bundle.get(binding_identity(key, arguments))
 
     def unbind(self, destination: Hashable, key: str, arguments: Arguments) -> Mapping[str, Any] | None:
-        """Remove a binding and return the arguments with which it was created, None if there was no such binding.
+        """Remove a binding and return the arguments with which it was created, or None if there was no such binding.
 
-        Cost: its key, not the other bindings.
+        Cost: its key and the cached routes that end, not the other bindings.
         """
         bundle = self.bundles.get(destination)
         removed = None if bundle is None else bundle.take(binding_identity(key, arguments))
@@ -188,7 +187,7 @@ class Exchange(Destination["Exchange"]):
     # -- deletion -----------------------------------------------------------------------------------------------------
 
     def remove_bundle(self, bundle: Bundle[Exchange]) -> None:
-        """Remove a bundle and each of its keys; routes of other keys stay. Cost: its keys."""
+        """Remove a bundle and each of its keys, and end the routes that these affect. Cost: its keys and the routes."""
         self._untie(bundle)
         self.binding_count -= len(bundle)
         while bundle:
@@ -197,7 +196,7 @@ class Exchange(Destination["Exchange"]):
     def stop_routing_to(self, bundle: Bundle[Exchange]) -> None:
         """Stop routing to a destination that is being deleted.
 
-        Its keys stay in the index until `remove_keys` is called. Cost: O(1) for each cached route.
+        Its keys stay in the index until `remove_keys` is called. Cost: at most the destinations of all cached routes.
         """
         self._untie(bundle)
         self.binding_count -= len(bundle)
@@ -255,7 +254,7 @@ class Exchange(Destination["Exchange"]):
     # -- listeners ----------------------------------------------------------------------------------------------------
 
     def listen(self, destination: Hashable, pattern: str, limits: PatternLimits | None = None) -> None:
-        """Copy messages whose routing keys a topic pattern matches to a destination, whatever the type of the exchange.
+        """Copy messages to a destination if a topic pattern matches their routing keys, whatever the exchange's type.
 
         A listener is not a binding: it is not counted, and a message that reaches only listeners is unroutable.
         Raises: BindingKeyError, with nothing changed.
@@ -324,7 +323,7 @@ class Exchange(Destination["Exchange"]):
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
         """Return the destinations of one message by its routing keys and its fields.
 
-        Shapes: `keys` has the routing key, then the keys of CC and BCC.
+        Shapes: `keys` are the routing key, then the keys of CC and BCC.
         """
         if len(keys) == 1:
             return self.route(keys[0]).destinations

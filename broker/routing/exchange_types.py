@@ -45,7 +45,7 @@ _UNCACHED_TYPES: Final[dict[str, Callable[..., Exchange]]] = {
 
 
 class ExchangeArgumentError(ValueError):
-    """An unknown exchange type, or an argument that an exchange of the type cannot have; the caller's 406."""
+    """An unknown exchange type, or an argument that an exchange of the type cannot have; callers answer 406."""
 
 
 def make_exchange(

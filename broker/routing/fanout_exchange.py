@@ -158,7 +158,7 @@ class DeduplicationExchange(MemoryExchange):
         self.memory_arguments = {**memory_arguments, "x-message-deduplication": True}
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return all destinations and the memory; return nothing for a duplicate."""
+        """Return all destinations, and the memory if the message has the header; return nothing for a duplicate."""
         found = super().match(keys, fields)
         value = fields.headers.get(DEDUPLICATION_HEADER)
         if self.memory is None or self._is_known is None or value is None:
@@ -167,7 +167,7 @@ class DeduplicationExchange(MemoryExchange):
 
 
 def cache_ttl_ms(headers: Mapping[str, Any]) -> int | None:
-    """Return how long the value of a message is remembered according to its header, None without the header."""
+    """Return how long the value of a message is remembered according to its header, or None without a valid header."""
     ttl_ms = _positive(headers.get("x-cache-ttl"))
     return None if ttl_ms is None else min(ttl_ms, TIME_MAX_MS)
 

@@ -13,7 +13,7 @@ from broker.routing.route import Route
 
 
 class BindingArgumentError(ValueError):
-    """A headers exchange cannot use these binding arguments."""
+    """An exchange cannot use the key, the arguments or the destination of a binding."""
 
 
 MATCH_KINDS = {

@@ -36,10 +36,10 @@ class TopicEngine(Protocol[T]):
         """The work of matching so far, in the engine's own unit: patterns, rows, nodes or states."""
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of a pattern and return None; if the pattern has a target already, return that."""
+        """Store the target of a pattern and return None; if the pattern already has a target, return that."""
 
     def find(self, pattern: Pattern) -> T | None:
-        """Return the target of a pattern, None if the pattern is missing."""
+        """Return the target of a pattern, or None if the pattern is missing."""
 
     def remove(self, pattern: Pattern) -> T:
         """Remove one pattern and return its target. Raises: KeyError if it is missing."""
@@ -81,8 +81,8 @@ def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type |
 class TopicIndex:
     """A map from binding keys to destinations, which returns the destinations of a routing key.
 
-    A key with a single binding, as is usual, has the destination itself as its target in the engine, a key with several
-    bindings a `Target`.
+    A key that never had more than one binding at once, as is usual, has the destination itself as its target, any other
+    key a `Target`.
     Cost: `add` and `remove` cost the words of their key, independent of the number of other bindings.
     """
 

@@ -145,7 +145,7 @@ class KeyTrie:
     def search(self, pattern: Sequence[str]) -> Iterator[str | None]:
         """Yield the keys that a pattern matches, and None for each other visit.
 
-        The trie may change meanwhile: keys that stay are found once, other keys perhaps. Cost: as `find`.
+        The trie may change in the meantime: keys that stay are found once, other keys perhaps. Cost: as `find`.
         """
         stem = pattern.index(HASH) if HASH in pattern else len(pattern)
         pending: list[tuple[Node | str, int]] = [(self._root, 0)]

@@ -37,7 +37,7 @@ class Listeners:
         self.present = True
 
     def remove(self, destination: Hashable) -> None:
-        """Remove a listener, if it is one."""
+        """Remove a listener; do nothing if it is not one."""
         key = self.patterns.pop(destination, None)
         if key is not None:
             self._index.remove(self._dialect.parse(key), destination)

@@ -187,7 +187,7 @@ class MqttDialect(TopicDialect):
 
     An empty level counts, and the empty key has one. A filter that begins with a wildcard matches no topic that begins
     with `$`, so patterns and keys get a first word that says whether they begin with `$`. A level `*`, which is not a
-    wildcard in MQTT, becomes the word `/*`, which is no other level.
+    wildcard in MQTT, becomes the word `/*`, which cannot be a level.
 
     Source: MQTT 5.0, section 4.7.
     """

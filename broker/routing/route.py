@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Dependent:
-    """An object built from a route, which ends with the route and then refers to no destination."""
+    """An object built from a route. It ends with the route, and then does not refer to destinations."""
 
     __slots__ = ()
 
@@ -19,9 +19,9 @@ class Dependent:
 class Route(Dependent):
     """The destinations of a routing key.
 
-    Invariant: `live` is true only while the route is in the cache that created it. `end` sets it to false: after a
-        bind, unbind, deletion or change of an alternate that affects the route, or when the cache evicts it. A route
-        that is not cached is never live: use it once.
+    Invariant: `live` is true only while the creator (a cache, an exchange, the router) keeps the route. `end` sets it
+        to false: after a bind, unbind, deletion or change of an alternate that affects the route, or when a cache
+        evicts it. A route that is not kept is never live: use it once.
     Invariant: each part of a live route refers to that route, and no part refers to an ended one; so a part has at most
         as many references as there are cached routes and publishes built from it. An ended route has no destinations.
     """
@@ -58,7 +58,7 @@ class Route(Dependent):
             self.dependents = {known: None, dependent: None}
 
     def remove_dependent(self, dependent: Dependent) -> None:
-        """Remove an object built from this route, because the object has ended."""
+        """Remove an object built from this route, because the object has ended or is no longer cached."""
         known = self.dependents
         if known is dependent:
             self.dependents = None

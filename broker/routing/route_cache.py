@@ -81,8 +81,8 @@ class RouteCache(BoundedCache[str, Route]):
         """End the routes of the keys that the words of a pattern match.
 
         Shapes: `words` splits a routing key into words, as the pattern's dialect does.
-        Cost: the keys that the pattern matches, at most VISITS_MAX visits. If admissions no longer pay for the visits,
-            as with very many changes of patterns, every route ends.
+        Cost: the keys that the pattern matches. Every route ends if that takes more than VISITS_MAX visits, or more
+            than admissions have paid for, as with very many changes, or if very many keys must first be indexed.
         """
         if not self.entries:
             return

@@ -1,4 +1,4 @@
-"""The router of a vhost, which follows bindings from an exchange through other exchanges to queues."""
+"""The router of a vhost: it follows bindings from an exchange through other exchanges to queues."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Router:
     """
 
     def __init__(self, lookup: Callable[[str], Exchange | None], *, cache_limits: CacheLimits | None = None) -> None:
-        """Shapes: `lookup` returns the exchange of a name, None if it does not exist."""
+        """Shapes: `lookup` returns the exchange of a name, or None if it does not exist."""
         self._lookup = lookup
         self._composites = CompositeCache(cache_limits)
         self._standing: dict[str, Route] = {}
@@ -41,8 +41,8 @@ class Router:
     def route(self, exchange: Exchange, key: str) -> Route:
         """Return the route of a message by its routing key; the destinations are queues.
 
-        The route of a dynamic exchange has no destinations, and is live while the exchanges that a message may reach
-        are unchanged.
+        The route of a dynamic exchange has no destinations, and is live while a message may reach the same set of
+        exchanges.
         Cost: the look-up of the exchange itself, unless it has an alternate or routes to other exchanges.
         """
         if exchange.alternate is None and not exchange.onward:
@@ -70,7 +70,7 @@ class Router:
         return self.match(exchange, keys[0], fields, keys[1:]) if keys else ()
 
     def dynamic(self, exchange: Exchange) -> bool:
-        """Return whether a message from this exchange can reach an exchange that reads headers or properties."""
+        """Return whether a message from this exchange can reach one that routes by more than the routing key."""
         if exchange.alternate is None and not exchange.onward:
             return exchange.by_headers
         return any(reached.by_headers for reached in self.reachable(exchange))

@@ -84,7 +84,7 @@ class Backup:
         self._gather_files(source, target)
 
     def gather_others(self, known: Collection[str]) -> None:
-        """Gather the vhosts that are not open. Shapes: `known` has the folder names of the open ones."""
+        """Gather the vhosts that are not open. Shapes: `known` contains the folder names of the open ones."""
         source = self._folder / "vhosts"
         for entry in self._files.list(source):
             if entry not in known and not entry.startswith(REMOVED):
@@ -99,7 +99,7 @@ class Backup:
         self._files.replace(target / "seals.log", log_lines, sync=False).close()
 
     def copy(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
-        """Fill the target from the gathered files and sync it; return the number of its files and its bytes.
+        """Fill the target from the gathered files and sync it; return the number of these files and their bytes.
 
         `progress` is called with the bytes done and their total.
         """

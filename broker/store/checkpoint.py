@@ -15,7 +15,7 @@ checkpoint file
                        of returns, u32 number of returns that count towards the delivery limit),
                        segments (u32 number, u32 live messages)
 
-A checkpoint gets its name once it is on disk, so it exists as a whole or not at all.
+A checkpoint gets its name once it is written, and on disk unless syncs are off, so it is never read half-written.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ _KEPT: Final = 2  # the newest, and its predecessor in case the newest cannot be
 class SlotState:
     """A slot in a checkpoint.
 
-    Shapes: ids are first <= id < end. ``settled`` has one bit per message, least significant first; missing bits are 0.
-        ``returns`` has the returned messages, with the number of their returns. The keys of ``segments`` are the log
-        segments that its entries may point to; the values are the numbers of these entries, where known.
+    Shapes: ids are first <= id < end. ``settled`` is one bit per message, least significant first; missing bits are 0.
+        ``returns`` are runs of messages with the number of their returns. The keys of ``segments`` are the log
+        segments that its entries may point to; the values are the numbers of these entries if recovery counted them.
         ``redelivered`` means that its messages have survived an unclean stop: any of them may have been delivered.
     Units: ``size_bytes`` is the sum of the records of its messages.
     """
@@ -88,10 +88,10 @@ class QueueState:
 class Checkpoint:
     """A checkpoint.
 
-    Shapes: ``topology`` has the changes that create the durable exchanges, queues and bindings; ``queues`` has the
-        slots of the durable queues.
-    Invariant: it was taken in one turn of the loop at log position ``position``, after every record before it was
-        appended and no record after it.
+    Shapes: ``topology`` yields the changes that create the durable exchanges, queues and bindings; ``queues`` contains
+        the slots of the durable queues.
+    Invariant: it includes every record before log position ``position``; as queues are captured one after another, it
+        may also include later records, which recovery may replay.
     """
 
     position: int
@@ -195,8 +195,8 @@ class CheckpointFolder:
         self._needs = [WHOLE_LOG]  # of the kept checkpoints that this process has read or written, ascending
 
     def read(self, findings: list[Finding]) -> tuple[Checkpoint, bool] | None:
-        """Return the newest intact checkpoint, or None, and whether it was synced. A damaged one is added to the
-        findings and stays until `remove_damaged`; recovery then starts from its predecessor, whose log is kept.
+        """Return the newest intact checkpoint and whether it was synced, or None. A damaged one is added to `findings`
+        and stays until `remove_damaged`; recovery starts from its predecessor, whose log is kept. Raises: NewerFormat.
         """
         skipped: list[tuple[Path, str]] = []
         found: tuple[Checkpoint, bool] | None = None
@@ -236,7 +236,7 @@ class CheckpointFolder:
         return LogNeed(self._needs[0].position, frozenset().union(*[need.segments for need in self._needs]))
 
     def write(self, checkpoint: Checkpoint, *, sync: bool, between: Callable[[], None] = lambda: None) -> None:
-        """Write and sync a checkpoint, give it its name, and remove the oldest ones. Raises: StoreFailed.
+        """Write a checkpoint, sync it with `sync`, give it its name, and remove the oldest ones. Raises: StoreFailed.
 
         `between` is called after each slice of the work.
         """
@@ -254,7 +254,7 @@ class CheckpointFolder:
         return had_older
 
     def _keep(self, count: int) -> None:
-        """Remove all but the newest checkpoints. Files that only the removed ones needed may be removed afterwards."""
+        """Remove all but the `count` newest checkpoints; files that only the removed ones need may be removed later."""
         while len(self._numbers) > count:
             self._files.remove(self._path(self._numbers.pop(0)))
         del self._needs[:-count]

@@ -40,10 +40,7 @@ class ClockFile:
         self.path = folder / "clock"
 
     def read(self) -> ClockState:
-        """Return the state that was written last.
-
-        Raises: NewerFormat; CorruptFile; StoreFailed.
-        """
+        """Return the state written last, or zeros if there is none. Raises: NewerFormat; CorruptFile; StoreFailed."""
         if not self._files.exists(self.path):
             return ClockState()
         block = self._files.read(self.path)

@@ -2,14 +2,14 @@
 
 The compactor of `broker.delivery` drives it between two checkpoints, in one task:
 
-1. loop     ``VhostStore.compactable`` names segments. For one of them the compactor makes a SlotReference of each slot
-            whose ``segments`` contain it; a checkpoint has written all their entries.
-2. thread   ``plan_relocation`` reads the entries and copies the records that are still needed.
-3. loop     ``append_relocation`` appends them as MOVED records, some per turn; the committer syncs them as any record.
-4. loop     ``VhostStore.finish_relocation`` points the queue log at the copies, some per turn, and returns the moves.
+1. loop     `VhostStore.compactable` names segments. For one of them the compactor makes a SlotReference of each slot
+            whose `segments` contain it; a checkpoint has written all their entries.
+2. thread   `plan_relocation` reads the entries and copies the records that are still needed.
+3. loop     `append_relocation` appends them as MOVED records, some per turn; the committer syncs them as any record.
+4. loop     `VhostStore.finish_relocation` points the queue log at the copies, some per turn, and returns the moves.
             In the same turn the compactor adds the copies' segments to the slots and updates resident messages.
 5. loop     After the last move the compactor removes the old segment from the slots.
-6. The next checkpoint no longer refers to the segment, and removes it.
+6. Later checkpoints do not refer to the segment, which is removed once no kept checkpoint does.
 
 Between 3 and 5 a slot's messages may be in both segments, so the slot counts in both. A crash there loses nothing:
 the last checkpoint still refers to the old segment, and replay applies each MOVED record that reached the disk.
@@ -29,15 +29,15 @@ from broker.store.reading import is_record_of, read_places
 from broker.store.record import HEAD_BYTES, TARGET, TARGET_BYTES, due_of, due_target, encode_moved, is_whole
 from broker.store.segment import OFFSET_BITS
 
-RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # two names and a content header take as much as a target
+RECORD_MIN_BYTES: Final = HEAD_BYTES + 2 * TARGET_BYTES  # names and content header are at least as long as a target
 
 
 class SlotReference(NamedTuple):
     """A slot that may need records of a segment.
 
-    Shapes: the ids first <= id < end have entries in the queue log, except perhaps the last ones of an open slot;
-        ``indexes`` (id - first) are those of the unsettled messages that are on disk; ``segments`` are all segments
-        that contain records of the slot.
+    Shapes: the ids first <= id < end have entries in the queue log, except settled messages and transient ones in
+        memory; ``indexes`` (id - first) are those of the unsettled messages that are on disk; ``segments`` are all
+        segments that contain records of the slot.
     """
 
     queue_number: int
@@ -50,8 +50,8 @@ class SlotReference(NamedTuple):
 class MovedRecord(NamedTuple):
     """The current position of a message's record, and when the message is due.
 
-    Shapes: ``origin`` is the previous position; a segment is the upper half of a position. ``due_ms`` is 0 for a
-        message that is not delayed. ``slot_index`` is the index of its slot in the `slots` of `plan_relocation`.
+    Shapes: `origin` is the previous position; a segment is the upper half of a position. `due_ms` is 0 for a
+        message that is not delayed. `slot_index` is the index of its slot in the `slots` of `plan_relocation`.
     """
 
     queue_number: int
@@ -66,7 +66,7 @@ class MovedRecord(NamedTuple):
 class Copy(NamedTuple):
     """A MOVED record, the position of the record that it copies, and the messages that need it.
 
-    Shapes: ``needed`` has (index of the slot, queue number, message id) of each.
+    Shapes: ``needed`` contains (index of the slot, queue number, message id) of each message.
     """
 
     record: bytes
@@ -77,9 +77,9 @@ class Copy(NamedTuple):
 class Relocation:
     """The copies that free one segment.
 
-    Shapes: ``doubtful`` has the unsettled messages whose records could not be verified: (slot, indexes).
-    Units: ``live_bytes`` is the size of the records to copy; ``end`` is the log position that must be synced before the
-        relocation is finished; ``left`` counts the messages whose moves `take_moves` has not returned yet.
+    Shapes: `doubtful` lists the unsettled messages whose records could not be verified: (slot, indexes).
+    Units: `live_bytes` is the size of the records to copy; `end` is the log position that must be confirmable before
+        the relocation is finished; `left` counts the messages whose moves `take_moves` has not returned yet.
     """
 
     def __init__(self, live_bytes: int, copies: list[Copy], doubtful: list[tuple[SlotReference, list[int]]]) -> None:
@@ -100,7 +100,7 @@ class Relocation:
         return len(self._positions) < len(self._copies)
 
     def take_moves(self, limit: int | None) -> list[MovedRecord]:
-        """Return the moves of the next messages, at most `limit`. Invariant: all copies were appended."""
+        """Return the moves of the next messages, up to `limit` or all if None. Invariant: all copies were appended."""
         moves = list(islice(self._moves, limit))
         self.left -= len(moves)
         return moves
@@ -139,7 +139,7 @@ def plan_relocation(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> Relocation | None:
-    """Return copies of a segment's records that the slots need; None if they exceed `limit_bytes`. *Blocking.*
+    """Return copies of a segment's records that the slots need, or None if they exceed `limit_bytes`. *Blocking.*
 
     Invariant: the segment may be removed only if nothing is doubtful, because a damaged entry may point to it.
     Raises: StoreFailed.
@@ -182,7 +182,7 @@ def _exceeds(
     slots: Sequence[SlotReference],
     limit_bytes: int,
 ) -> bool:
-    """Return whether the records that one queue needs exceed the limit. A queue needs each record only once."""
+    """Return whether the records that any one queue needs exceed the limit: a queue needs each record only once."""
     least: dict[int, int] = {}  # lower bounds from the numbers of messages, which need no reads
     for slot in slots:
         if len(slot.segments) == 1:

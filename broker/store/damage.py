@@ -1,6 +1,6 @@
 """The failures of a data folder, each with the facts that the operator needs.
 
-A checksum mismatch below the last synced position stops the start; it is never repaired by deleting.
+A checksum mismatch below the last synced position stops the start; with quarantine, it is logged and skipped.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class CorruptStore(StoreFailed):
 
 
 class CorruptRecord(CorruptStore):
-    """A record differs from what was written."""
+    """The record of a message is missing, or differs from what was written."""
 
 
 class CorruptFile(StoreFailed):
@@ -141,7 +141,7 @@ class OlderFormat(BrokerError):
 
 
 class Finding(NamedTuple):
-    """A problem that recovery found and handled; the log names each.
+    """A problem that recovery found and handled; each is logged.
 
     Shapes: ``event`` is the name it is logged under: ``store.tail_cut`` (unsynced bytes were removed),
         ``store.quarantined`` (synced bytes are unreadable and were skipped), ``store.checkpoint_skipped``,

@@ -1,6 +1,7 @@
 """The data folder: locked by one broker at a time, with a folder for each vhost.
 
     lock                  locked while a broker runs
+    control.sock          see `control`
     format                the version of the layout
     incarnation           a random number that is unique to the last start
     clock                 see `clock_file`
@@ -8,6 +9,7 @@
     begun                 exists from the end of the first start on: see `DataFolder.has_begun`
     reserve               see `Reserve`
     slots/                slot files; see `slot_folder`
+    backup.staging/       see `backup`
     cluster/<name>/       data that a cluster node has paged out; nothing in it outlives the process
     vhosts/<name>/        one store; see `folder_name` for the name
     vhosts/%removed-<n>/  the remains of a removed vhost; no vhost has such a name
@@ -15,7 +17,7 @@
 Inside a store: log/ spill/ queues/ checkpoint-<number> running, and name, when the folder's name does not contain it.
 
 The name of a vhost is any UTF-8. Every byte except letters, digits, - and _ is written as %xx, and the empty name as %.
-A name too long for a file system is written as %% and the SHA-256 of its bytes; a file in the folder has the name.
+A name that is too long in this form is written as %% and its SHA-256; the file `name` in the folder contains it.
 """
 
 from __future__ import annotations
@@ -59,12 +61,12 @@ _STAMP: Final = re.compile(rb"slotmq data folder, format (\d{1,9})\n")
 class Reserve:
     """The reserve: disk space set aside in a folder, so that a broker can start on a full disk and be drained.
 
-    A start frees the reserve before it writes anything, and allocates it again, piece by piece, once the disk has as
-    much free space next to it. Until then the missing part does not count as free, and the disk alarm is raised:
+    A start frees the reserve before it recovers anything, and allocates it again, piece by piece, once the disk has as
+    much other free space. Until then the missing part does not count as free, and the disk alarm is raised:
     publishers cannot use the space that acks and checkpoints need, although other programs can. All methods are
-    *blocking*, about as long as a `statvfs`.
+    *blocking*: `free_bytes` as long as a `statvfs`, `allocate_piece` as long as the allocation of a piece.
 
-    Units: ``size_bytes`` is the configured reserve, ``missing_bytes`` the part of it that is not allocated.
+    Units: `size_bytes` is the configured reserve, `missing_bytes` the part of it that is not allocated.
     """
 
     def __init__(self, files: Files, folder: Path, size_bytes: int) -> None:
@@ -115,7 +117,7 @@ def folder_name(vhost: str) -> str:
 
 
 def vhost_name(folder: str) -> str | None:
-    """Return the vhost of a folder name, None for a digest and for other names."""
+    """Return the vhost of a folder name, or None for a digest and for other names."""
     vhost = "" if folder == EMPTY_NAME else unquote(folder)
     return vhost if folder_name(vhost) == folder else None
 
@@ -123,7 +125,7 @@ def vhost_name(folder: str) -> str | None:
 class DataFolder:
     """A data folder that this process has locked until `close`.
 
-    Shapes: ``incarnation`` is 32 hex digits, new at each start, by which a reader detects that the broker was
+    Shapes: `incarnation` is 32 hex digits, new at each start, by which a reader detects that the broker was
         restarted, or restored from a copy.
     """
 
@@ -137,14 +139,14 @@ class DataFolder:
 
     @classmethod
     def open(cls, files: Files, path: Path, *, reserve_bytes: int = 0) -> DataFolder:
-        """Lock the folder and return it; create it if it is missing, and delete the remains of removed vhosts.
+        """Lock the folder and return it; create it if it is missing, and delete the remains of vhosts and backups.
 
         The folder itself is locked, so that deleting a file cannot let a second broker in. The file `lock` protects
         folders that cannot be locked. The space of the reserve is free until its pieces are allocated again. The
         folder may be a symbolic link, and must not contain one.
         Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
             LinkedFolder; NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did.
-            In all these cases nothing in it is changed.
+            Except with FolderUnwritable, nothing in it is changed.
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]
@@ -192,7 +194,7 @@ class DataFolder:
 
     @staticmethod
     def _begin_incarnation(files: Files, path: Path) -> str:
-        """Return the incarnation of this start, and write it before anything else is written or served.
+        """Return the incarnation of this start, and write it before anything is recovered or served.
 
         The sync of the folder also covers the stamp, whose rename a killed start may have left only in the page cache.
         """
@@ -244,10 +246,7 @@ class DataFolder:
         return folder
 
     def empty_folder(self, name: str) -> Path:
-        """Return the emptied folder of a vhost of a cluster node. *Blocking.*
-
-        Raises: StoreFailed.
-        """
+        """Remove the folder of a vhost of a cluster node and return its path. *Blocking.* Raises: StoreFailed."""
         folder = self.path / "cluster" / folder_name(name)
         if self.files.exists(folder):
             self.files.remove_tree(folder)
@@ -277,7 +276,7 @@ class DataFolder:
                 self.files.remove_tree(self._vhosts / entry)
 
     def _read_name(self, folder: Path) -> str | None:
-        """Return the vhost in the file `name` of a folder, None when that vhost would have another folder."""
+        """Return the vhost in the file `name` of a folder, or None if it is missing or names a vhost of another one."""
         path = folder / "name"
         if not self.files.exists(path):
             return None
@@ -290,9 +289,9 @@ class DataFolder:
 
 
 def check_links(files: Files, path: Path) -> None:
-    """Check that neither the data folder nor its vhosts contain symbolic links. Raises: LinkedFolder, StoreFailed.
+    """Check that no entry of the data folder, its folder vhosts or a vhost's folder is a symbolic link.
 
-    A file that becomes a link later is not followed either: see `Files.open`.
+    A file that becomes a link later is not followed either: see `Files.open`. Raises: LinkedFolder, StoreFailed.
     """
     _check_links(files, path)
     vhosts = path / "vhosts"

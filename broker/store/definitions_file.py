@@ -1,4 +1,4 @@
-"""The definitions file: broker-wide definitions, read at the start and replaced as a whole at each change.
+"""The definitions file: broker-wide definitions, read at startup and replaced as a whole at each change.
 
 first line    slotmq definitions, format 1, crc32c xxxxxxxx
 the rest      one JSON object in UTF-8; the checksum is that of its bytes
@@ -36,9 +36,9 @@ class DefinitionsFile:
         self._folder = folder
 
     def read(self) -> dict[str, Any] | None:
-        """Return the definitions, None when none were written yet.
+        """Return the definitions, or None if none were written yet.
 
-        Raises: CorruptFile when they are damaged; NewerFormat when a later version wrote it; StoreFailed.
+        Raises: CorruptFile when they are damaged; NewerFormat when a later version wrote them; StoreFailed.
         """
         # After a failed folder sync the file's name may be only in the page cache, so it is synced before it is read.
         self._files.sync_folder(self._folder)

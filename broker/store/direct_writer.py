@@ -1,4 +1,4 @@
-"""The direct writer: writes runs of records with large bodies in large batches, bypassing the page cache.
+"""Write runs of records with large bodies in large batches, bypassing the page cache.
 
 A write through the page cache allocates a page for every 4 KiB, copies into it, and writes it back later. That takes
 several times the CPU time of a copy into aligned memory that the disk reads from (`O_DIRECT`). The disk takes only

@@ -17,7 +17,7 @@ Piece = tuple[int, bytes]  # an offset in the chunk's file, and the entries from
 class EntryBuffer:
     """The chunks of one vhost's queue logs that have no file yet.
 
-    Changes require the lock of the queue logs; any thread may read a chunk meanwhile.
+    Changes require the lock of the queue logs; any thread may read a chunk in the meantime.
     """
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class EntryBuffer:
         return True
 
     def pieces(self, queue_number: int, chunk: int) -> list[Piece]:
-        """Return the pieces of a chunk as written; none if the chunk is not in the buffer."""
+        """Return the pieces of a chunk as written, or an empty list if the chunk is not in the buffer."""
         return self._queues.get(queue_number, {}).get(chunk, [])
 
     def read(self, queue_number: int, chunk: int, at: int, size: int) -> bytes | None:
-        """Return a range of a chunk, with zeros for missing entries, None if the chunk is not in the buffer."""
+        """Return a range of a chunk, with zeros for missing entries, or None if the chunk is not in the buffer."""
         pieces = self._queues.get(queue_number, {}).get(chunk)
         if pieces is None:
             return None
@@ -54,7 +54,7 @@ class EntryBuffer:
         return bytes(found)
 
     def drop(self, queue_number: int, chunk: int, at: int, stop: int) -> None:
-        """Drop the entries in a range of offsets. Cost: O(pieces of the chunk)."""
+        """Drop the pieces that lie entirely within a range of offsets. Cost: O(pieces of the chunk)."""
         chunks = self._queues.get(queue_number, {})
         if chunk in chunks:
             chunks[chunk] = [piece for piece in chunks[chunk] if piece[0] < at or piece[0] + len(piece[1]) > stop]
@@ -85,7 +85,7 @@ class IdRanges:
         return bool(self.borders)
 
     def add(self, first: int, end: int) -> None:
-        """Add the ids first <= id < end; some may be in the set already."""
+        """Add the ids first <= id < end; some may already be in the set."""
         if first >= end:
             return
         borders = self.borders
@@ -94,7 +94,7 @@ class IdRanges:
         borders[left:right] = ([] if left % 2 else [first]) + ([] if right % 2 else [end])
 
     def remove(self, first: int, end: int) -> None:
-        """Remove the ids first <= id < end; some may be missing already."""
+        """Remove the ids first <= id < end; some may already be missing."""
         if first >= end:
             return
         borders = self.borders

@@ -31,11 +31,11 @@ class EntrySearch:
     """A search of the log for the records of wanted messages; of several records of a message, the last one counts.
 
     Shapes: ``found`` maps (queue number, message id) to the entry, ``due_ms`` to the moment at which a delayed message
-        is due; ``damage`` has the places of the log that could not be read, with the reasons.
+        is due; ``damage`` lists the places of the log that could not be read, with the reasons.
     """
 
     def __init__(self, wanted: Callable[[int, int], bool], full: Callable[[EntrySearch], None] | None = None) -> None:
-        """`wanted` is called with queue number and message id; `full` is called when ``found`` has become large."""
+        """`wanted` is called with queue number and message id; `full` is called when `found` has become large."""
         self._wanted = wanted
         self._full = full
         self.found: dict[tuple[int, int], Entry] = {}
@@ -93,4 +93,4 @@ class EntrySearch:
 
 
 def _ignore_progress(_size_bytes: int) -> None:
-    """Report no progress, because these bytes were read before."""
+    """Do nothing: these bytes were counted when they were first read."""

@@ -1,8 +1,8 @@
-"""Files: the only module that calls the file system. Tests replace `Files` by one whose calls lose, tear and fail.
+"""Files: the only module of the store that calls the file system. Tests replace `Files` by one that loses data.
 
-Every method raises StoreFailed when the operating system reports an error. Nothing is retried, because after a failed
-sync the kernel may have dropped the dirty pages and a second sync would falsely succeed (PostgreSQL's "fsyncgate",
-2018).
+Unless it says otherwise, a method raises StoreFailed when the operating system reports an error. No write or sync is
+retried, because after a failed sync the kernel may have dropped the dirty pages and a second sync would falsely succeed
+(PostgreSQL's "fsyncgate", 2018).
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class File:
             return b"".join(pieces)
 
     def read_cached(self, offset: int, size: int) -> bytes | None:
-        """Return the result of `read_at` if it needs no disk access, None otherwise. Never waits."""
+        """Return the result of `read_at` if it needs no disk access, or None otherwise. Never waits."""
         block = bytearray(size)
         try:
             done = os.preadv(self._descriptor, [block], offset, _RWF_NOWAIT) if _RWF_NOWAIT else 0
@@ -170,7 +170,7 @@ class File:
         return offset
 
     def write_pages_at(self, offset: int, pages: memoryview) -> None:
-        """Write whole pages of aligned memory at a page of the file, past the page cache if the system can.
+        """Write whole pages of aligned memory at a page of the file, bypassing the page cache if the system can.
 
         Invariant: only one thread at a time writes to this open file, because the mode of its descriptor changes.
         """
@@ -227,7 +227,7 @@ class File:
             raise StoreFailed(self.path, error.strerror or str(error)) from error
 
     def drop_cache(self) -> None:
-        """Drop the page cache of the file, which after a failed sync has bytes that are not on disk."""
+        """Drop the page cache of the file, which after a failed sync may have bytes that are not on disk."""
         with _Failing(self.path):
             if hasattr(os, "posix_fadvise"):  # macOS has none
                 os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
@@ -316,7 +316,8 @@ class Files:
     def replace(self, path: Path, pieces: Iterable[bytes], *, sync: bool = True) -> File:
         """Replace a file as a whole, and return it, open for writing. A crash leaves the old content or the new one.
 
-        With `sync`, content and name are on disk on return. Raises: StoreFailed, with the same outcome as a crash.
+        With `sync`, a power loss does, too, and content and name are on disk on return. Raises: StoreFailed, with the
+        same outcome as a crash.
         """
         unfinished = path.with_name(f"{path.name}.unfinished")
         self.remove(unfinished)  # after a failed sync, later syncs do not write the dropped pages of a file
@@ -382,7 +383,7 @@ class Files:
     def lock(self, path: Path) -> File:
         """Lock a file; closing it, or the end of the process, releases the lock.
 
-        Raises: FolderBusy when another process holds it.
+        Raises: FolderBusy when another process holds it; StoreFailed also when the file system cannot lock.
         """
         file = self.open(path, create=True)
         error = file.try_lock(path.parent)

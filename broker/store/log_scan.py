@@ -36,12 +36,12 @@ class BlockConsumer(Protocol):
 class LogFolder:
     """The segments in a log's folder.
 
-    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` has the error of each
-        segment with unreadable sectors, which are replaced by zeros.
+    Shapes: ``segments`` maps the number of each to its bytes, ascending. ``unreadable`` maps each segment in which
+        sectors were unreadable, and replaced by zeros, to the error.
     """
 
     def __init__(self, files: Files, folder: Path, only: Container[int] | None = None) -> None:
-        """`only` has the numbers of the segments to read, None for all; the broker may remove others at any time."""
+        """`only` contains the numbers of the segments to read; None means all. Others may be removed at any time."""
         self._files = files
         self.folder = folder
         named = [number for name in files.list(folder) if (number := segment_number(name)) is not None]
@@ -63,7 +63,7 @@ class LogFolder:
         return header
 
     def read(self, number: int, offset: int, size: int) -> bytes:
-        """Return a piece of a segment, shorter at its end."""
+        """Return a piece of a segment, shorter at its end, with zeros for unreadable sectors."""
         file = self._files.open(self.path(number))
         try:
             return self._read(number, file, offset, size)
@@ -79,8 +79,8 @@ class LogFolder:
     def scan(self, number: int, offset: int, consumer: BlockConsumer, done: Callable[[int], None]) -> tuple[int, str]:
         """Pass the records of a segment from `offset` on to a consumer; return where it stopped, and the damage.
 
-        Shapes: `done` is called with the number of bytes of each block. The damage is empty at the end of the segment,
-            and where only zeros follow that the log wrote ahead.
+        Shapes: `done` is called with the number of bytes used of each block. The damage is empty at the end of the
+            segment, and where only zeros follow that the log wrote ahead.
         """
         size = self.segments[number]
         need = HEAD_BYTES
@@ -102,9 +102,9 @@ class LogFolder:
         return offset, ""
 
     def evidence_after(self, number: int, offset: int) -> int:
-        """Return the highest position that the bytes after a damaged place prove to be synced, 0 for none. The proofs
-        are records that follow the damaged one, marks, which contain the token of their segment, and later segments'
-        headers.
+        """Return the highest position that the bytes after a damaged place prove to be synced, or 0 if there is none.
+        The proofs are records that follow the damaged one, marks, which contain the token of their segment, and later
+        segments' headers.
         Cost: reads the rest of the log, once for each damaged place.
         """
         found = [self._evidence_in(number, offset)] if number in self.segments else []
@@ -113,7 +113,7 @@ class LogFolder:
 
     def resume(self, number: int, offset: int, *, inner: bool = False) -> int:
         """Return the offset of the next record after a damaged one, or the segment's end. With `inner`, the records
-        within transactions count too, including a damaged one.
+        within transactions count too, even if the first of them is damaged.
         """
         if offset < HEADER_BYTES:
             return HEADER_BYTES
@@ -165,7 +165,7 @@ class LogFolder:
 
 
 def _end_of(block: bytes, at: int) -> int:
-    """Return the end of the record at an offset according to its length, 0 if the length is impossible."""
+    """Return the end of the record at an offset according to its length, or 0 if the length is impossible."""
     if len(block) - at < HEAD_BYTES:
         return 0
     length = HEAD.unpack_from(block, at)[0]
@@ -174,7 +174,7 @@ def _end_of(block: bytes, at: int) -> int:
 
 
 def _end_of_damaged(block: bytes, *, inner: bool) -> int:
-    """Return the end of the damaged record at the beginning of a block, 0 if it cannot be determined."""
+    """Return the end of the damaged record at the beginning of a block, or 0 if it cannot be determined."""
     end = _corrected_end(block, inner=inner)
     if end:
         return end
@@ -183,7 +183,7 @@ def _end_of_damaged(block: bytes, *, inner: bool) -> int:
 
 
 def _corrected_end(block: bytes, *, inner: bool) -> int:
-    """Return the end of the record at the beginning of a block if one byte of its length is wrong, 0 otherwise.
+    """Return the end of the record at the beginning of a block if only one byte of its length is wrong, or 0 otherwise.
 
     The checksum, which does not cover the length, proves it.
     """
@@ -206,7 +206,7 @@ def _follows(block: bytes, at: int, *, inner: bool) -> bool:
 
 
 def _record_at(block: bytes, at: int, *, inner: bool = False) -> int:
-    """Return the end of the intact record at an offset, 0 when there is none.
+    """Return the end of the intact record at an offset, or 0 if there is none.
 
     A record within a transaction counts only with `inner`: a damaged length may lead to it, and continuing there would
     apply half of the transaction.

@@ -82,7 +82,7 @@ class Batch:
 class Segments:
     """The segments of one folder; any thread reads them.
 
-    Shapes: ``segments`` maps a segment number to its bytes, ``live`` to the number of slots that need the segment. The
+    Shapes: `segments` maps a segment number to its bytes, `live` to the number of slots that need the segment. The
         numbers begin with `lowest`, which is subtracted in file names.
     """
 
@@ -106,7 +106,7 @@ class Segments:
             return file.read_at(position & OFFSET_MASK, size)
 
     def read_cached(self, position: int, size: int) -> bytes | None:
-        """Return the result of `read_span` if it needs no disk access, None otherwise."""
+        """Return the result of `read_span` if it needs no disk access, or None otherwise."""
         with self.readers.borrow(self.path(position >> OFFSET_BITS)) as file:
             return file.read_cached(position & OFFSET_MASK, size)
 
@@ -198,9 +198,8 @@ class MessageLog(Segments):
         self._now_s = now_s
 
     def begin(self) -> None:
-        """Write and sync the header of the first segment, so that a checkpoint's position is always in a file.
-
-        Raises: StoreFailed.
+        """Write the header of the first segment, and sync it unless syncs are off, so that a checkpoint's position is
+        always in a file. Raises: StoreFailed.
         """
         self._begin_run()
         batch = self.take()
@@ -227,7 +226,7 @@ class MessageLog(Segments):
         return position
 
     def append_body(self, front: bytes, body: bytes) -> int:
-        """Append a record whose second piece is a large body, which is written without a copy."""
+        """Append a record whose second piece is a large body, which is not joined with other records unless grouped."""
         return self._append_at_border(front, body, large=True)
 
     @contextmanager
@@ -268,8 +267,8 @@ class MessageLog(Segments):
         return self.position >> OFFSET_BITS
 
     def take(self) -> Batch | None:
-        """Return all pending records as one batch, None if there are none. Raises: RuntimeError if the previous batch
-        was not completed; StoreFailed if an earlier write failed.
+        """Return all pending records as one batch, or None if there are none. Raises: RuntimeError if the previous
+        batch was not completed; StoreFailed if an earlier write failed.
         """
         assert self._group is None, "half a transaction would be written"
         if self._failed is not None:
@@ -387,7 +386,7 @@ class MessageLog(Segments):
     # -- in the writing thread ----------------------------------------------------------------------------------------
 
     def write(self, batch: Batch) -> None:
-        """Write and sync a batch, and the folder when a segment is new.
+        """Write a batch, and, unless syncs are off, sync it, and the folder when a segment is new.
 
         Raises: StoreFailed, after which the log accepts nothing: a second sync could succeed falsely.
         """
@@ -440,7 +439,7 @@ class MessageLog(Segments):
         """Write zeros after the records, when a small batch has used up the earlier ones; later records overwrite them.
 
         A sync of a file that has grown also writes the journal of the file system, which takes about as long as the
-        records. Readers treat zeros up to the end of a segment as its end. Only the last segment has any: they stop
+        records. Readers treat zeros up to the end of a segment as its end. Only the last segment has any: the zeros end
         where the segment is full, and the log begins the next segment after a record that reaches that point. Raises:
         StoreFailed, but not for a full disk, because zeros only save time.
         """
@@ -459,7 +458,7 @@ class MessageLog(Segments):
 
     def reclaim(self, need: LogNeed) -> list[int]:
         """Remove the segments that are no longer needed, and return their numbers. Shapes: `need` covers every kept
-        checkpoint: if the process ended here, recovery would read these segments.
+        checkpoint: recovery may read the segments that it names.
         """
         gone = self.unneeded(need)
         for number in gone:

@@ -57,7 +57,7 @@ class OpenFiles:
     def borrow(self, path: Path) -> _Loan:
         """Return a context manager of the file; open the file if it is not open.
 
-        Raises: StoreFailed when it does not exist.
+        Raises: StoreFailed when it cannot be opened.
         """
         with self._lock:
             loan = self._loans.get(path)
@@ -75,7 +75,7 @@ class OpenFiles:
             loan.end()
 
     def forget(self, path: Path) -> None:
-        """Drop a file that is about to be removed."""
+        """Drop a file that is being removed, and close it once it has no readers."""
         with self._lock:
             loan = self._loans.pop(path, None)
             if loan is not None:

@@ -17,9 +17,9 @@ Neighbours whose records are in one segment form a group, which fills their plac
     8   u32 n, the number of messages
     12  u32 checksum: CRC-32C of the 24 * n bytes except these four, seeded with the queue's number and the first id
     16  u16 GROUP
-    18  u48 1 if they are delayed, otherwise 0
+    18  u48 1 if some are delayed, otherwise 0
     24  n times u32 offset of the record in the segment, then n times u32 length of the record; both 0 without a record
-        n times u64 moment, if they are delayed
+        n times u64 moment, if some are delayed
         octets 0xFF up to the end of the places
 
 No group crosses a multiple of CELL_IDS, so a reader that starts there finds all groups. A group of which only a part is
@@ -65,7 +65,7 @@ _HIGH: Final = 1 if _SWAPS else 0  # the index of the upper half of 64 bits
 def pack_entries(queue_number: int, first: int, entries: Entries, due_ms: Sequence[int] = ()) -> bytes:
     """Return the bytes of the entries of the ids from `first` on. Cost: 0.05 us an entry in groups, 1 us a single one.
 
-    Shapes: `due_ms` has one moment per entry, 0 where none is known; or it is empty.
+    Shapes: `due_ms` lists a moment per entry, or 0 where none is known; or it is empty.
     """
     positions, sizes = entries
     seed = _seed(queue_number, first)
@@ -121,7 +121,7 @@ def unpack_due(queue_number: int, first: int, block: bytes, start: int, stop: in
 
 
 def split_groups(queue_number: int, first: int, cell: bytes, start: int, stop: int) -> bytes:
-    """Return the bytes of a cell with the groups that start <= index < stop would cut split into single entries.
+    """Return the bytes of a cell; groups that the range start <= index < stop would cut are split into single entries.
 
     Shapes: `first` is the first id of the cell. A writer of the entries `start` to `stop` also writes other entries
         that have changed.
@@ -195,7 +195,7 @@ def _groups_and_singles(seed: int, block: bytes, start: int, stop: int) -> list[
 
 
 def _group_at(seed: int, block: bytes, index: int) -> int:
-    """Return the number of messages of the intact group that begins at an index, 0 if none does."""
+    """Return the number of messages of the intact group that begins at an index, or 0 if none does."""
     at = index * ENTRY_BYTES
     if block[at + _MARK_AT : at + _MARK_AT + 2] != _GROUP_MARK:
         return 0

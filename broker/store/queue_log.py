@@ -50,7 +50,7 @@ assert CHUNK_IDS % CELL_IDS == 0
 class QueueLogs:
     """The queue logs of one vhost, in one folder.
 
-    The loop calls ``write`` and ``drop``, the thread of the checkpoint ``sync`` and ``reclaim``, any thread ``read``.
+    The loop calls ``write`` and ``drop``, the thread of the checkpoint ``sync``, both ``reclaim``, any thread ``read``.
 
     Units: ``written`` counts the pieces that were written to files.
     Invariant: a chunk that a kept checkpoint refers to is not removed. A chunk is either a file or in the buffer.
@@ -70,7 +70,7 @@ class QueueLogs:
         self._checked: set[tuple[int, int]] = set()  # chunks whose header was read
         self._unsynced: set[tuple[int, int]] = set()  # written since the last sync, of durable queues
         self._dropped: dict[tuple[int, int], int] = {}  # chunks to be removed, with the log position of their deletion
-        self._missing: set[tuple[int, int]] = set()  # chunks that were missing at the start
+        self._missing: set[tuple[int, int]] = set()  # chunks that were missing at startup
         self.written = 0
         # The file that was written last, open until a sync: usually the next slots of its queue are written to it too.
         self._newest: tuple[tuple[int, int], File] | None = None
@@ -80,7 +80,7 @@ class QueueLogs:
                 self._chunks.setdefault(int(match[1]), set()).add(int(match[2]))
 
     def check(self, queue_number: int, first: int, end: int) -> bool:
-        """Return whether the chunks of the ids first <= id < end exist; remove those without a header."""
+        """Return whether no chunk of the ids first <= id < end is or was missing; remove chunks without a header."""
         chunks = range(first // CHUNK_IDS, (end - 1) // CHUNK_IDS + 1)
         for chunk in chunks:
             if chunk not in self._chunks.get(queue_number, ()):
@@ -113,7 +113,7 @@ class QueueLogs:
         They may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
         Shapes: NO_ENTRY stands for messages that need no entry; `due_ms` is as for `pack_entries`. The entries of a
             queue that is not `durable` are never synced.
-        Cost: at most one write per chunk, and that of `pack_entries`.
+        Cost: usually at most one write per chunk, and that of `pack_entries`.
         """
         block = pack_entries(queue_number, first, entries, due_ms)
         stop = first + len(entries[0])
@@ -133,7 +133,7 @@ class QueueLogs:
             self.write(queue_number, start, (positions[chosen], sizes[chosen]), due_ms[chosen])
 
     def repair(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
-        """Overwrite one damaged entry, unless it was written meanwhile or is no longer needed.
+        """Overwrite one damaged entry, unless it was written in the meantime or is no longer needed.
 
         Shapes: `seen` is the entry that `read` has returned.
         """
@@ -157,7 +157,7 @@ class QueueLogs:
         return positions, sizes
 
     def read_cached(self, queue_number: int, first: int, end: int) -> Entries | None:
-        """Return the result of `read` if it needs no disk access and a single chunk, None otherwise."""
+        """Return the result of `read` if it needs a single chunk without disk access, or None otherwise."""
         chunk = first // CHUNK_IDS
         if (end - 1) // CHUNK_IDS != chunk:
             return None
@@ -178,7 +178,7 @@ class QueueLogs:
         return unpack_entries(queue_number, begin, block, first - begin, end - begin)
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Return when the messages first <= id < end are due, 0 for entries without a moment."""
+        """Return when the messages first <= id < end are due, with 0 for entries without a moment."""
         due_ms: list[int] = []
         for chunk, start, stop in _chunks(first, end):
             begin, block = self._read_cells(queue_number, chunk, start, stop)
@@ -234,7 +234,7 @@ class QueueLogs:
             self._dropped[key] = position
 
     def sync(self) -> None:
-        """Sync everything written so far for durable queues."""
+        """Write what is buffered for durable queues to files; unless syncs are off, sync what was written for them."""
         with self._lock:
             unsynced = sorted(self._unsynced)
             self._close_newest()  # an idle vhost has no open file, and a removed file would be created again
@@ -276,7 +276,7 @@ class QueueLogs:
             return any(position < below for position in self._dropped.values())
 
     def drop_unneeded(self, end: int) -> None:
-        """Release the chunks without a needed entry, at the start, after `mark_needed` was called for all needed
+        """Release the chunks without a needed entry, at startup, after `mark_needed` was called for all needed
         entries. They stay until no earlier checkpoint is kept, like the chunks of slots deleted at the end of the log,
         because recovery may have to start from such a checkpoint again.
         """
@@ -294,8 +294,8 @@ class QueueLogs:
             self._chunks.clear()
 
     def _with_neighbours(self, queue_number: int, chunk: int, first: int, end: int, block: bytes) -> tuple[int, bytes]:
-        """Return the entries first <= id < end of a chunk, extended by the split entries of groups that they overlap in
-        part, and the first id.
+        """Return the first id and the bytes of the entries first <= id < end of a chunk, extended by the split entries
+        of groups that they overlap in part.
         """
         key = (queue_number, chunk)
         if chunk not in self._chunks.get(queue_number, ()) and key not in self._buffer:
@@ -361,7 +361,7 @@ class QueueLogs:
             file.close()
 
     def _has_header(self, queue_number: int, chunk: int) -> bool:
-        """Return whether a chunk has its header. Cost: a read, unless this process began it."""
+        """Return whether a chunk has its header. Cost: a read, unless this process has written or checked it."""
         key = (queue_number, chunk)
         if key not in self._begun and key not in self._checked:
             try:

@@ -133,7 +133,7 @@ def read_messages(
 
 
 def is_record_of(record: bytes, queue_number: int, message_id: int) -> bool:
-    """Return whether an intact record is that of a message, and has it among its targets."""
+    """Return whether an intact record is a message's, and names the given message among its targets."""
     targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
     targets = record[HEAD_BYTES:targets_end]
     return (
@@ -146,7 +146,7 @@ def is_record_of(record: bytes, queue_number: int, message_id: int) -> bool:
 def _may_be(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
     """Return whether a record may belong to a message: it has the message, or is in the spill without this queue.
 
-    The spill has one record of a message for all its queues, which names only the first queue that needed it.
+    The spill has one record of a message for all its queues; it names only the first queue that needed it.
     """
     if len(targets) % TARGET_BYTES:
         return False

@@ -1,4 +1,4 @@
-"""Rebuild: at the start, restore missing or damaged queue-log entries from the log."""
+"""Rebuild: at startup, restore missing or damaged queue-log entries from the log."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Suspect(NamedTuple):
 
 
 class EntryCompletion:
-    """The rebuild of the queue logs of one vhost, which settles messages whose records are lost for good.
+    """The rebuild of the queue logs of one vhost. It settles messages whose records are lost for good.
 
     Construct it before the log is replayed, because replay may create chunks that were missing.
     Units: ``entries`` counts the entries that were written.
@@ -68,7 +68,7 @@ class EntryCompletion:
             self._settle_lost(number, window, refuse=refuse)
 
     def _queues_without_chunks(self) -> set[int]:
-        """Return the numbers of the queues that need a chunk which was missing at the start."""
+        """Return the numbers of the queues that need a chunk which was missing at startup."""
         check = self._queue_logs.check
         return {
             number
@@ -90,7 +90,7 @@ class EntryCompletion:
         return found
 
     def _search(self, ids: Mapping[int, set[int] | None]) -> None:
-        """Write the entries of unsettled messages from the log. Shapes: `ids` has the ids of a queue, None for all."""
+        """Write the entries of unsettled messages from the log. Shapes: `ids` maps queues to ids, None means all."""
 
         def wanted(number: int, message_id: int) -> bool:
             if number not in ids:

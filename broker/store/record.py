@@ -27,8 +27,8 @@ Records of every kind begin with these 36 bytes. The parts after them:
     MARK             16s the segment's token, u64 its own position
     TRANSACTION      records, whole ones without a gap, each with the bit INNER in its kind
 
-The log writes a mark at the front of each batch: after a damaged record the next boundary is found by searching for
-the token, which no publisher can know.
+The log writes a mark at the front of each batch, unless a header is there: after a damaged record the next boundary is
+found by searching for the token, which no publisher can know.
 
 A position is ``segment << 32 | offset``. All integers are big-endian.
 """
@@ -140,12 +140,12 @@ def encode_prefix(content: bytes) -> bytes:
 
 
 def due_target(due_ms: int) -> bytes:
-    """Return the target entry with the moment of a delayed message, which precedes the target of its queue."""
+    """Return the target that contains the moment of a delayed message, to precede the target of its queue."""
     return TARGET.pack(DUE, due_ms)
 
 
 def due_of(record: bytes) -> int:
-    """Return the moment at which the message of a record is due, 0 if it is not delayed."""
+    """Return the moment at which the message of a record is due, or 0 if it is not delayed."""
     targets_end = HEAD_BYTES + HEAD.unpack_from(record)[8]
     for number, due_ms in TARGET.iter_unpack(record[HEAD_BYTES:targets_end]):
         if number == DUE:
@@ -167,7 +167,7 @@ def encode_moved(synced: int, record: bytes, targets: bytes) -> bytes:
 def encode_settled(synced: int, timestamp_ms: int, queue_number: int, ids: Sequence[int]) -> bytes:
     """Return the record of messages of one queue that were settled: acked, dropped, purged or expired.
 
-    Shapes: ids are distinct and at least one, in any order. A run without gaps takes 16 bytes however long it is.
+    Shapes: ids are distinct and at least one, in any order. Three or more without gaps take 16 bytes together.
     """
     count = len(ids)
     flags = 0

@@ -1,4 +1,4 @@
-"""The recorder: appends the records of one vhost to its log."""
+"""Append the records of one vhost to its log."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Recorder:
     def record(self, message: Recorded, flags: int, route: bytes, targets: bytes, message_id: int) -> None:
         """Append the record of a message for all the streams that keep it on disk. HOT.
 
-        Shapes: targets is ``TARGET.pack(stream number, message id)`` of each stream, joined, without the last message
+        Shapes: targets is `TARGET.pack(stream number, message id)` of each stream, joined, without the last message
             id, which is `message_id`.
         Cost: one copy of the message's bytes, but not of a large body, and a checksum. The bytes before the last octet
             of the id are built once for neighbours of a stream that share their moment and lengths.

@@ -36,10 +36,10 @@ class RecoveryProgress:
 class Recovered:
     """The recovered state of a vhost.
 
-    Shapes: ``topology`` is changes in order, the checkpoint's first. ``queues`` maps queue numbers to their slots, all
-        sealed and on disk; core drops numbers that no change declares. ``clean`` means that the broker stopped cleanly;
-        otherwise every message may have been delivered before. Units: ``messages`` are the unsettled ones in all
-        queues; ``records`` were read; ``cut_bytes`` were dropped from the tail.
+    Shapes: ``topology`` lists changes in order, the checkpoint's first. ``queues`` maps numbers to queues with their
+        slots, all sealed and on disk; core drops numbers that no change declares. ``clean`` means that the broker
+        stopped cleanly; otherwise every message may have been delivered before. Units: ``messages`` are the unsettled
+        ones in all queues; ``records`` were read; ``cut_bytes`` were dropped from the tail.
     """
 
     topology: list[dict[str, Any]]
@@ -59,8 +59,8 @@ class Recovered:
 class Recovery:
     """One recovery.
 
-    Shapes: after `run`, ``end`` is the end of the log, ``next_segment`` a number never used by a segment, and
-        ``log.segments`` has the existing segments.
+    Shapes: after `run`, `end` is the end of the log, `next_segment` a number never used by a segment, and
+        `log.segments` contains the existing segments.
     """
 
     def __init__(
@@ -153,7 +153,9 @@ class Recovery:
                 return
 
     def _begins_at_checkpoint(self) -> bool:
-        """Return whether the log continues after the checkpoint; cut the log if its segment is missing or too short."""
+        """Return whether the log continues after the checkpoint. If its segment is missing or too short, refuse the log
+        if the checkpoint was synced, and otherwise cut it.
+        """
         position = self._checkpoint.position
         segment, offset = position >> OFFSET_BITS, position & OFFSET_MASK
         size = self.log.segments.get(segment, 0)
@@ -235,7 +237,7 @@ class Recovery:
         self._progress(RecoveryProgress(self._done_bytes, self._total_bytes, self._replay.records))
 
     def _read_from_disk(self, numbers: list[int]) -> None:
-        """Sync the log before it is read, and read it from the disk.
+        """Sync the log and drop it from the page cache, so that it is read from the disk.
 
         After a failed sync the page cache has bytes that are not on disk, and no later sync writes them. Recovery must
         not use them, because a power loss would remove them.

@@ -151,7 +151,7 @@ class Replay:
         return ReplayEnd(at, damage, 0) if damage else cut(block, at, size)
 
     def _accept(self, number: int, message_id: int, position: int, size: int) -> QueueReplay | None:
-        """Apply one target of a message, and return the state of its queue, None if there is no such queue."""
+        """Apply one target of a message, and return the state of its queue, or None if there is no such queue."""
         queue = self.queues.get(number) or self._begin(number, message_id)
         if queue is not None:
             if self._due_ms:
@@ -196,7 +196,9 @@ class Replay:
         apply(self, record, flags, position)
 
     def _begin(self, number: int, message_id: int) -> QueueReplay | None:
-        """Return the state of a queue at its first record, None for a deleted queue or a number without a queue."""
+        """Return the state of a queue at its first record, or None for the number of a deleted queue, of a producer,
+        whose sequence is noted, or of a moment, which is noted for the next target.
+        """
         if number & PRODUCER:
             sequences = self._sequences.get(number)
             if sequences is None:

@@ -2,7 +2,7 @@
 
 At most AHEAD_MAX_BYTES zeros may follow the last record of the last segment: see `message_log`.
 
-A position is ``segment << 32 | offset``. Segment numbers grow by one and are never reused.
+A position is `segment << 32 | offset`. Segment numbers grow by one and are never reused.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NAME: Final = re.compile(r"(\d{10})\.log")
 class SegmentHeader(NamedTuple):
     """The header of a segment.
 
-    Shapes: ``previous_end`` and ``synced`` are positions, 0 for none.
+    Shapes: ``previous_end`` and ``synced`` are positions, or 0 if there is none.
     """
 
     number: int
@@ -73,6 +73,6 @@ def segment_path(folder: Path, number: int) -> Path:
 
 
 def segment_number(name: str) -> int | None:
-    """Return the segment number in a file name, None for other names."""
+    """Return the segment number in a file name, or None for other names."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None

@@ -1,5 +1,5 @@
 """The spill: transient messages that do not fit in memory. Records are written at once and never synced, and each start
-deletes them. Positions in the spill have the highest bit set, unlike positions in the log. `record` has the format.
+deletes them. Positions in the spill have the highest bit set, unlike positions in the log. `record` shows the format.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ class Spill(Segments):
         self.active = SPILLED_SEGMENT
 
     def wipe(self) -> None:
-        """Remove the files of an earlier process."""
+        """Remove all files: no process reads those of an earlier one."""
         for name in self._files.list(self._folder):
             self._files.remove(self._folder / name)
 
     def extend(self, records: Sequence[bytes]) -> list[int]:
-        """Write records to one segment with one call, and return their positions."""
+        """Write records to one segment with one call, and return their positions. Raises: ValueError; StoreFailed."""
         if self._file is None or self._offset >= self._limit:
             self._roll()
         assert self._file is not None

@@ -34,9 +34,9 @@ RELOCATION_MAX_BYTES: Final = 64 * 1024 * 1024  # the memory of one relocation
 class VhostStore:
     """One vhost's durable log, its spill, its queue logs and its checkpoints.
 
-    Shapes: ``log`` has the durable records, ``spill`` those of transient messages that were paged out. ``queues`` has
-        the position of each message's record, and ``slots`` reads messages back. A segment number is the upper half of
-        a position, ``position >> 32``; those of the spill have their highest bit set.
+    Shapes: ``log`` contains the durable records, ``spill`` those of transient messages that were paged out. ``queues``
+        maps paged-out messages to the positions of their records, and ``slots`` reads messages back. A segment number
+        is the upper half of a position, ``position >> 32``; those of the spill have their highest bit set.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class VhostStore:
         The segments of every recovered slot are counted as live, one reference per slot and segment. Findings were
         logged, and a checkpoint written when there were any, so that the next start does not report them again.
         `progress` is called for each block of the log; an exception in it stops the recovery, as a crash would.
-        Raises: CorruptStore when synced data is damaged or missing; MissingData; StoreFailed.
+        Raises: CorruptStore when synced data is damaged or missing; MissingData; NewerFormat; StoreFailed.
         """
         new = not _contains_store(files, folder)
         if new and expected:
@@ -174,7 +174,7 @@ class VhostStore:
         (self.spill if is_spilled(segment) else self.log).drop_live(segment, n)
 
     def unpin(self, segments: Iterable[int]) -> None:
-        """Count one slot fewer for each of its segments."""
+        """Count one slot fewer for each of these segments."""
         for segment in segments:
             self.drop_live(segment, 1)
 
@@ -211,7 +211,7 @@ class VhostStore:
 
         `between` is called after each slice, to let other threads run: compiled code does not do so by itself.
 
-        Each queue of the checkpoint was captured at ``position`` or later, with the entries of all its slots paged out,
+        Each queue of the checkpoint was captured at `position` or later, with the entries of all its slots paged out,
         and the log is confirmable up to the last of these positions: replaying a record twice changes nothing.
         Raises: StoreFailed; RuntimeError if the log is not that far, or a relocation is half done.
         """
@@ -266,8 +266,8 @@ class VhostStore:
         return sorted(found, key=live.__getitem__)
 
     def plan_relocation(self, segment: int, slots: Iterable[SlotReference], below_ratio: float) -> Relocation | None:
-        """Return copies of a segment's records that the slots need, None if the segment stays. *Blocking.* It stays if
-        too much of it is needed. It also stays, and this is logged, if the record of one of the messages is found
+        """Return copies of a segment's records that the slots need, or None if the segment stays. *Blocking.* It stays
+        if too much of it is needed. It also stays, and this is logged, if the record of one of the messages is found
         neither at its entry's position nor elsewhere in the slot's segments: the damaged part may be that record.
         Shapes: `slots` are all slots, of any queue, that have the segment among their segments.
         Raises: StoreFailed.
@@ -306,7 +306,7 @@ class VhostStore:
         return None
 
     def append_relocation(self, relocation: Relocation, limit: int | None = None) -> bool:
-        """Append up to `limit` copies, all if None; return whether more are left. Finish it when they are on disk."""
+        """Append up to `limit` copies, or all if None; return whether more are left. Finish it once it is on disk."""
         if self._relocation not in (None, relocation):
             raise RuntimeError("one relocation at a time")
         self._relocation = relocation
@@ -346,7 +346,7 @@ class VhostStore:
 
 
 def _contains_store(files: Files, folder: Path) -> bool:
-    """Return whether a folder contains a store; the log of a store always has a segment."""
+    """Return whether a folder contains a checkpoint or a segment of the log, which every store has."""
     if not files.exists(folder):
         return False
     has_log = files.exists(folder / "log") and bool(LogFolder(files, folder / "log").segments)

@@ -94,7 +94,7 @@ class StoredSlots:
         builder: MessageBuilder[T],
     ) -> list[T | None]:
         """Read messages of one queue back; index 0 is id `first`, unwanted ones are None. *Blocking.* Shapes: `wanted`
-        has indexes, None for all; every wanted message must have been paged out. `segments` are those that the slot
+        lists indexes, None means all; every wanted message must have been paged out. `segments` are those that the slot
         keeps on disk: the record for a damaged entry is searched there, or in the whole log if None. `builder` builds
         the messages. Raises: CorruptRecord if a message differs from what was written, unless the store was opened with
         quarantine: then it is None too, and logged. StoreFailed.
@@ -108,8 +108,8 @@ class StoredSlots:
     def read_cached(
         self, queue_number: int, first: int, end: int, wanted: Sequence[int], builder: MessageBuilder[T]
     ) -> list[T | None]:
-        """Return the result of `read` if the page cache has all of it, an empty list otherwise. Never waits. Cost:
-        under a millisecond; for a slot whose records are far apart the list is empty, too.
+        """Return the result of `read` if the page cache has all of it, or an empty list otherwise. Never waits. Cost:
+        under a millisecond; for a slot whose records are far apart, out of order or damaged the list is empty, too.
         """
         entries = self._queues.read_cached(queue_number, first, end)
         if entries is None:
@@ -126,8 +126,8 @@ class StoredSlots:
         read_span: Callable[[int, int], bytes],
         extent_max_bytes: int,
     ) -> list[T | None]:
-        """Return the messages of a slot if all its records are in the log, or all in the spill, in the order of their
-        ids, as is usual; an empty list otherwise.
+        """Return the messages of a slot if all its records are intact and within `extent_max_bytes` of the log, or of
+        the spill, in the order of their ids, as is usual; an empty list otherwise.
         """
         positions, sizes = entries
         extent_bytes = positions[-1] + sizes[-1] - positions[0]
@@ -186,7 +186,7 @@ class StoredSlots:
         return found
 
     def read_due(self, queue_number: int, first: int, end: int) -> list[int]:
-        """Return when delayed messages are due, 0 where the entry has no moment; read no records. *Blocking.*"""
+        """Return when delayed messages are due, with 0 for entries without a moment. *Blocking.*"""
         return self._queues.read_due(queue_number, first, end)
 
     def body_sizes(
@@ -218,7 +218,7 @@ class StoredSlots:
     ) -> list[int]:
         """Search the given segments of the log, or all if None, for records of messages, and correct `entries`.
 
-        Return the indexes of the corrected entries. Raises: StoreFailed.
+        Return the indexes of the corrected entries, which `repair` also writes. Raises: StoreFailed.
         """
         wanted = {first + index: index for index in indexes}
         log = LogFolder(self._files, self._folder, None if segments is None else frozenset(segments))
@@ -243,7 +243,7 @@ class StoredSlots:
             self._queues.repair(*self._found.popleft())
 
     def read_span(self, position: int, size: int) -> bytes:
-        """Return a piece of the log or the spill, with zeros for unreadable bytes."""
+        """Return a piece of the log or the spill, with zeros for unreadable bytes; nothing if its file is missing."""
         source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
         try:
             return source.read_span(position, size)
@@ -255,7 +255,7 @@ class StoredSlots:
         return block
 
     def _cached_span(self, position: int, size: int) -> bytes:
-        """Return a piece of the log or the spill, empty if that needs the disk."""
+        """Return a piece of the log or the spill, or nothing if that needs the disk."""
         source = self._spill if is_spilled(position >> OFFSET_BITS) else self._log
         try:
             return source.read_cached(position, size) or b""

@@ -71,7 +71,7 @@ class Window:
         self.end = self.first + length
 
     def count(self, entries: Entries) -> None:
-        """Count the window's messages by segment and add up their bytes; `entries` has one entry for each message."""
+        """Count the window's messages by segment and add up their bytes; `entries` are those of all its messages."""
         positions, sizes = entries
         segment = positions[0] >> OFFSET_BITS
         if segment == positions[-1] >> OFFSET_BITS:
@@ -111,7 +111,7 @@ class Window:
 class QueueReplay:
     """A durable queue while the log is replayed.
 
-    Shapes: ``expected`` is the id that follows the open window, -1 when no window is open.
+    Shapes: ``expected`` is the id that follows the open window, or -1 if no window is open.
     Invariant: windows ascend and do not overlap; ``firsts`` are their first ids.
     """
 
@@ -176,13 +176,13 @@ class QueueReplay:
                     window.bits[index] = 1
 
     def settle_run(self, first: int, end: int) -> None:
-        """Mark the messages first <= id < end settled; skip ids that no window has."""
+        """Mark the messages first <= id < end settled; skip ids that are in no window."""
         end = min(end, self.next_id)
         for window, start, stop in self._overlapping(first, end):
             window.bits[start:stop] = 1
 
     def requeue(self, first: int, end: int, acquired: int, delivered: int) -> None:
-        """Record how often the messages first <= id < end were returned; skip ids that no window has."""
+        """Record how often the messages first <= id < end were returned; skip ids that are in no window."""
         for window, start, stop in self._overlapping(first, min(end, self.next_id)):
             window.note_returns(ReturnRun(start, stop, acquired, delivered))
 
@@ -196,7 +196,7 @@ class QueueReplay:
             window.note_move()
 
     def seal(self) -> None:
-        """End the open window and write its entries to the queue log, unless all its messages are settled."""
+        """End the open window and write its entries to the queue log; drop it if all its messages are settled."""
         if self.expected == _NOT_OPEN:
             return
         window, entries = self.windows[-1], (self.positions, self.sizes)
@@ -229,7 +229,7 @@ class QueueReplay:
         return QueueState(self.number, self.next_id, slots)
 
     def window_of(self, message_id: int) -> Window | None:
-        """Return the window of an unsettled message, None for any other id."""
+        """Return the window of an unsettled message, or None for any other id."""
         place = bisect_right(self.firsts, message_id) - 1
         if place < 0 or message_id >= self.next_id:
             return None

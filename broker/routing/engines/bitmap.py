@@ -68,13 +68,13 @@ class ClosedTables(CandidateSection[T]):
 class ConstituentBitmap(Generic[T]):
     """An engine that ANDs one row of bits for each word of a key, with a bit for each pattern.
 
-    A key is split into its constituents, the words. Each position has a table, in which the row of a word has the
+    A key is split into its constituents, the words. Each position has a table, in which the row of a word marks the
     patterns that accept the word there. Keys of up to SPREAD_WORDS_MAX words have tables for their length, with all
     patterns that may match them. For longer keys, the patterns without `#` are in tables by length, and all others in
     one set of tables. Literal patterns are in a separate map.
 
-    Cost: a match reads one row per word, for keys of more than SPREAD_WORDS_MAX words three, with a bit for each
-        pattern in the tables. Patterns with several `#` are matched only if one of them may match: two more rows per
+    Cost: a match reads one row per word, for keys of more than SPREAD_WORDS_MAX words three, and one where patterns
+        end, with a bit for each pattern. Patterns with several `#` are matched only if one may match: two more rows per
         word for each of a few strides. `add` and `remove` cost the words of the pattern, with a `#` once for each key
         length up to SPREAD_WORDS_MAX; a star also costs the dense rows of its table, at most about 256.
     Invariant: `visited` counts the rows read by matching. A look-up creates nothing.
@@ -203,7 +203,7 @@ class ConstituentBitmap(Generic[T]):
                     places.collect(words, found)
 
     def _section(self, pattern: Pattern) -> Section[T] | None:
-        """Return the section that has the target of a pattern."""
+        """Return the section that has the target of a pattern, or None if there is no such section."""
         hashes = pattern.words.count(HASH)
         if not hashes:
             return self._closed.get(len(pattern.words))

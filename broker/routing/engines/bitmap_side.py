@@ -1,4 +1,4 @@
-"""Tables for the words from one end of a key, and the tables for long keys and patterns with a `#`, which use two."""
+"""A side: tables for the words from one end of a key. Two sides serve long keys and patterns with a `#`."""
 
 from __future__ import annotations
 

@@ -26,8 +26,8 @@ class Table:
     """The columns that accept each word at one position of a key.
 
     `default` is the row for every word that no pattern has here (the article's `other`): the columns with a star.
-    `dense` has a whole row for each common word, which includes the bits of `default`. `few` has the column numbers of
-    each rare word; their bits are 0 in `default`. So adding a word writes only its own row, and adding a star writes
+    `dense` maps each common word to a whole row, which includes the bits of `default`. `few` maps each rare word to its
+    column numbers; their bits are 0 in `default`. So adding a word writes only its own row, and adding a star writes
     the dense rows, of which there are at most about LIST_SHARE.
 
     Invariant: all rows have as many bits as the table has columns; each dense row has a column of its own word.
@@ -167,7 +167,7 @@ class Section(Generic[T]):
         return len(self._positions)
 
     def find(self, text: str) -> T | None:
-        """Return the target of a pattern, None if the pattern is missing or its target is in another section."""
+        """Return the target of a pattern, or None if the pattern is missing or its target is in another section."""
         column = self._positions.get(text)
         return None if column is None else self.targets[column]
 
@@ -204,7 +204,7 @@ class Section(Generic[T]):
         return target
 
     def _move_last(self) -> None:
-        """Move the last columns into deleted positions before them, until no more than half are deleted."""
+        """Move up to MOVES last columns into deleted positions, while more than half of the positions are deleted."""
         self._drop_last_deleted()
         for _ in range(MOVES):
             if len(self._deleted) * 2 <= len(self._texts):

@@ -51,9 +51,9 @@ FREED_PER_CALL: Final = 16
 class State(Generic[T]):
     """A state: all places that a prefix of a key leads to, combined, and the transitions for the next word.
 
-    `found` has the targets for a key that ends here, `tables` the places by expected word, and `without_word` the
-    places that any word leads to. `next` has the transitions of words that some pattern expects here, once they have
-    occurred; all other words lead to `other`.
+    `found` are the targets for a key that ends here, `tables` the places by expected word, and `without_word` the
+    places that any word leads to. `next` maps words that some pattern expects here, once they have occurred, to the
+    following states; all other words lead to `other`.
     """
 
     __slots__ = ("found", "next", "other", "tables", "without_word")
@@ -166,7 +166,7 @@ class LazyDfa(Generic[T]):
         return target
 
     def _path(self, pattern: Pattern) -> list[NfaPlace[T]]:
-        """Return the places from the first to the end of a pattern, an empty list if one of them is missing."""
+        """Return the places from the first to the end of a pattern, or an empty list if one of them is missing."""
         place = self._begin
         path = [place]
         for word in pattern.words:

@@ -118,7 +118,7 @@ class Tier(Generic[T]):
     """A trie with the simple patterns and a bitmap with all others.
 
     A trie visits the nodes that a key reaches, which may be very many for a few thousand long patterns with many
-    wildcards. A bitmap reads a row for each word, whose length grows with every pattern.
+    wildcards. A bitmap reads a row for each word, and rows grow with every pattern.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:

@@ -170,7 +170,7 @@ def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
 
 
 def _target(path: Sequence[Node[T]], steps: tuple[str, ...], open_end: bool) -> T | None:
-    """Return the target at the end of a path, None if the pattern with these steps is missing."""
+    """Return the target at the end of a path, or None if the pattern with these steps is missing."""
     node, remaining = path[-1], steps[len(path) - 1 :]
     if node.tail is None and len(remaining) == 1 and not open_end:
         child = node.child(remaining[0])
@@ -179,7 +179,7 @@ def _target(path: Sequence[Node[T]], steps: tuple[str, ...], open_end: bool) -> 
 
 
 def _of_leaf(node: Node[T], remaining: tuple[str, ...], open_end: bool) -> T | None:
-    """Return the target of the pattern whose remaining steps at a node are these, None if there is none."""
+    """Return the target of the pattern whose remaining steps at a node are these, or None if there is none."""
     if (node.tail or ()) != remaining:
         return None
     return node.rest if open_end else node.target

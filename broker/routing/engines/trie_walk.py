@@ -17,7 +17,7 @@ class Node(Generic[T]):
     gate match the key backwards from its end, for the patterns without a further `#`; the `gate` of a gate matches
     forwards from any later word, for the patterns with a further `#`.
 
-    A leaf represents a single pattern: `tail` has its remaining words, which are not `#`, and only one of `target` and
+    A leaf represents a single pattern: `tail` are its remaining words, which are not `#`, and only one of `target` and
     `rest` is set. Most patterns share only their first words, so leaves save most of the nodes.
 
     If a word is the last one of a single pattern, it leads to the target directly: a node would be one more object that
@@ -68,7 +68,7 @@ class Node(Generic[T]):
         return node
 
     def graft_leaf(self, step: str, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
-        """Add a leaf after one step for a pattern with these remaining words; without any, add the target itself."""
+        """Add a leaf after one step for a pattern with these remaining words; after a last word, the target itself."""
         if tail or target is None or step == STAR:
             self.graft(step).become_leaf(tail, target, rest)
         elif self.words is None:
