@@ -177,7 +177,7 @@ class UpdateAck:
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """The request for a full update, because an update before the received one is missing."""
+    """The request for a full update: none has arrived in this session, or the sender tests if the peer is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,8 +188,8 @@ class StreamRun:
     `vector_at` is the number of the vector change in force before `first`, 0 if there is none. `vector` is its new
     vector; None means that it was sent before in the link session, or that the sender does not know it. An empty run
     (`first` is `last` + 1) is a tip: it says that the stream has reached `last`. `target` is the leaf that requested
-    the run; an empty `target` means all leaves. `lost` means that a limit removed the numbers from the stream before
-    all leaves had received them, or that a broker on the path accepts no message of that size.
+    the run; an empty `target` means all leaves. `lost` means that the numbers were removed from the stream before all
+    leaves had received them, or that a broker on the path does not accept a message of that size.
     """
 
     stream: StreamName
