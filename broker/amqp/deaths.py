@@ -28,7 +28,7 @@ REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
 class Publish:
     """The publish of a message to the queue that dead-lettered it.
 
-    Shapes: the routing key precedes the keys of the header CC; `expiration` is that before dead-lettering.
+    Shapes: the routing key precedes the keys of the header CC; `expiration` is the one that dead-lettering removed.
     """
 
     exchange: str
@@ -59,7 +59,7 @@ class PastDeath:
 
 
 def death_of(header: bytes) -> PastDeath | None:
-    """Return the latest death in a measured content header, None for a message that was not dead-lettered.
+    """Return the latest death in a measured content header, or None if it does not contain a readable one.
 
     Any content is handled, because publishers can send such headers too.
     """
