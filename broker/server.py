@@ -235,7 +235,7 @@ class BrokerServer:
         return self.data.folder.incarnation
 
     async def reload(self) -> dict[str, Any]:
-        """Reload settings and certificates, and apply the changes that need no restart. Raises: NotReloaded."""
+        """Reload settings and certificates, and apply the changes that do not need a restart. Raises: NotReloaded."""
         return await self._reload.run(lambda: self.settings)
 
     async def _apply_settings(self, settings: Settings) -> None:

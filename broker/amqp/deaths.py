@@ -46,7 +46,7 @@ class PastDeath:
     """The latest death of a dead letter, from the first entry of x-death. Shapes: `count` is the number of its deaths
     in `queue` for `reason`; `published` is its publish to that queue, and `first_published` the publish to the queue of
     its first death; `replayed` is the number of times that it was published again.
-    Units: `time_s` is since the epoch, None when unknown.
+    Units: `time_s` is since the epoch, or None if unknown.
     """
 
     reason: str

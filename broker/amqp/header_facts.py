@@ -66,7 +66,7 @@ class HeaderFacts:
 
     With `special`, a publish needs the detailed check; only then are the attributes after it set. Header values are as
     decoded, MISSING if absent; `fault` is RabbitMQ's text of the 406 for invalid properties. With `plain`, a publish
-    needs no detailed check unless its queues do.
+    does not need the detailed check unless its queues do.
     Invariant: immutable. Facts that are not special are shared by all headers with equal facts.
     """
 
@@ -89,7 +89,7 @@ class HeaderFacts:
         fault: str | None = None,
         mark: ProducerMark | None = None,
     ) -> None:
-        """Shapes: priority is NO_PRIORITY when absent, expiration_ms None when absent or malformed."""
+        """Shapes: `priority` is NO_PRIORITY if absent; `expiration_ms` is None if absent or malformed."""
         self.persistent = persistent
         self.priority = priority
         self.expiration_ms = expiration_ms

@@ -111,8 +111,8 @@ class SpaceTable:
     that a repeated addition or removal changes nothing.
 
     Shapes: the broker's own tree node may hold patterns, too: those of its own clients.
-    Cost: O(words of the pattern) for an addition or removal. For the only tree node with a pattern the patterns
-        announced to all neighbours change too; for one of two, those announced to the other.
+    Cost: O(words of the pattern) for an addition or removal, and a change of the announced patterns: for all neighbours
+        if no other tree node wants the pattern, for one if one other does.
     """
 
     def __init__(

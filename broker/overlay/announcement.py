@@ -11,7 +11,7 @@ from typing import Final
 from broker.overlay.packets import Conjunction, Space, Update
 
 PART_PATTERNS: Final = 500
-"""The most patterns in one part of an update: less than 400 kB, as vhost, exchange and pattern have 255 bytes each."""
+"""The most patterns in a part of an update: below 400 kB, as vhost, exchange and pattern have up to 255 bytes each."""
 
 WINDOW_PARTS: Final = 32
 """The most parts in flight: 16,000 patterns per round trip."""

@@ -154,7 +154,7 @@ class Forwarding:
         return any(node in interest.wanting(space, key) for key in data.copies)
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
-        """Return the run with the kept elements, extended by the unwanted range if it continues that, else after it."""
+        """Return the run with the kept elements. An adjacent unwanted range is joined to it, any other precedes it."""
         unwanted = self.unwanted.pop(node, None)
         if unwanted is None:
             return [_with_elements(run, run.first, kept)]

@@ -33,7 +33,7 @@ class Timing:
     """The shortest time between two vector changes of a stream, so that many new bindings share one change."""
 
     vector_idle_ms: int = 30_000
-    """How long a vector change that adds no leaf waits for the next message."""
+    """How long a vector change waits for the next message, unless it adds a leaf."""
 
     forget_ms: int = 10_000
     """How often an inner broker drops streams that were idle since the last check and are not needed."""

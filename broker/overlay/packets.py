@@ -185,7 +185,7 @@ class StreamRun:
     """The numbers from `first` to `last` of a stream. A number without an element is silent: no leaf beyond the
     receiver wants it.
 
-    `vector_at` is the number of the vector change in force before `first`, 0 if there is none. `vector` is its new
+    `vector_at` is the number of the vector change in force before `first`, or 0 if there is none. `vector` is its new
     vector; None means that it was sent before in the link session, or that the sender does not know it. An empty run
     (`first` is `last` + 1) is a tip: it says that the stream has reached `last`. `target` is the leaf that requested
     the run; an empty `target` means all leaves. `lost` means that the numbers were removed from the stream before all

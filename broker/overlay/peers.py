@@ -86,7 +86,7 @@ class OverlayPeer:
         """Append a run to the output, with its vector if the peer may not have it; a full link skips it. Return whether
         it was appended. A run that a leaf requested always is, because a leaf requests only as much as it has room for.
 
-        While a leaf is catching up on a stream, it is sent no other runs of the stream, except tips. `vector` is the
+        While a leaf is catching up on a stream, other runs of the stream are skipped, except tips. `vector` is the
         vector in force before the run, or None if unknown.
         """
         if self.lagging and not self._passes(run):
@@ -223,7 +223,7 @@ class Peers:
     def towards(self, node: str, leaf: str, turn: int | None = None) -> OverlayPeer | None:
         """Return a session with a broker of a node that reaches a leaf, else with any broker, or None without links.
 
-        The sessions are used in turn. A caller that repeats a request passes its number as `turn`, to skip none.
+        The sessions are used in turn. A caller that repeats a request passes the number of the attempt as `turn`.
         """
         peers = self._nodes[node]
         candidates = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]

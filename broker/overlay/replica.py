@@ -32,7 +32,7 @@ class Replica:
 
     An update may have several parts. The additions of a part take effect at once, because extra patterns lose no
     message. Removals and virtual times take effect with the last part. A full update replaces everything; until its
-    last part, the earlier patterns are also kept. `expected` is the serial of the next part, 0 before the first full
+    last part, the earlier patterns are also kept. `expected` is the serial of the next part, or 0 before the first full
     update.
 
     Invariant: the patterns match every message that an active subscription of a leaf in `times` wants, if its start

@@ -16,7 +16,7 @@ class BindingBatch:
     """The effect of a batch of changes: each root added (true) or removed (false), and the touched spaces.
 
     A new binding touches its space even if it changes no root, because it receives messages only once this virtual time
-    has ended; one that joins another's start point does not. A batch that touches no space ends no virtual time.
+    has ended, but not if it joins a start point. A batch that touches no space does not end a virtual time.
     """
 
     roots: dict[Conjunction, bool] = field(default_factory=dict)

@@ -92,7 +92,7 @@ class ExchangeLog:
         self._front: tuple[int, int] | None = None  # the first slot, and the timestamp of its last message
 
     def when_ready(self, ready: Callable[[], None], appended: Callable[[], None] = lambda: None) -> None:
-        """Call `ready` after a read from disk for which `read` returned None, `appended` after each appended vector."""
+        """Call `ready` after each read from disk, and `appended` after each appended vector."""
         self._ready = ready
         self._appended = appended
 

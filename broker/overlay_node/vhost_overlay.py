@@ -30,7 +30,7 @@ Interest = tuple[str, str]
 
 
 class InterestFeed:
-    """Publish the patterns of each overlay exchange that are wanted, at this broker or at others.
+    """Publish which patterns of each overlay exchange are wanted, at this broker or at others.
 
     The body of a message of the exchange `amq.slotmq.interest` is an octet, 1 or 0, followed by a topic pattern that is
     now wanted or no longer wanted. The routing key is the name of the exchange.
