@@ -96,7 +96,7 @@ class Collector:
         self._freeze()
 
     def _collected(self, phase: str, info: Mapping[str, Any]) -> None:
-        """Count collections of generation 1, and freeze after AGED_MAX. Python calls it around each, in any thread."""
+        """Count collections of generation 1, and freeze at AGED_MAX. Python calls it around all, in any thread."""
         self._has_collected = True
         if phase == "stop" and info["generation"] == 1:
             self._aged += 1

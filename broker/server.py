@@ -94,7 +94,7 @@ class BrokerServer:
         await self.serve()
 
     async def recover(self) -> None:
-        """Bind the ports, lock the folder and recover it; no client is answered yet, except by HTTP's probes."""
+        """Bind the ports, lock the folder and recover it; no client is answered yet, except for HTTP probes."""
         self._began = time.monotonic()
         try:
             for part in self.parts:

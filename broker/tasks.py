@@ -40,7 +40,7 @@ class Tasks:
         return task
 
     async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Return the result of work, or raise its error. If the caller is cancelled, it runs to its end unobserved."""
+        """Return the result of work, or raise its error. If the caller is cancelled, work still runs to its end."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)

@@ -262,7 +262,7 @@ class ClientConnection:
         return self.silent_beats <= SILENT_BEATS_MAX
 
     def close(self, text: str) -> None:
-        """Send connection.close, unless the broker has not answered yet; frames before its close-ok are received."""
+        """Send connection.close, or end at once if the broker has not answered. Frames before close-ok are received."""
         if self.state is ClientState.GREETING:
             self.state = ClientState.CLOSED
         elif self.state is not ClientState.CLOSING and self.state is not ClientState.CLOSED:

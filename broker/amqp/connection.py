@@ -266,7 +266,7 @@ class Connection(ConnectionOutput):
             self.release()
 
     def refuse(self, error: Refused, mechanism: str) -> None:
-        """Refuse the login: with a text if the error allows one and the client accepts it, else without (1.4.2.2)."""
+        """Refuse the login: with a text if the error and the client allow one, else silently (section 1.4.2.2)."""
         if self.state is not STARTING:
             return
         self.end_holds()

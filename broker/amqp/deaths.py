@@ -28,7 +28,7 @@ REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
 class Publish:
     """The publish of a message to the queue that dead-lettered it.
 
-    Shapes: the routing key precedes the keys of the header CC; `expiration` is the one that dead-lettering removed.
+    Shapes: the routing key precedes the keys of the header CC; `expiration` is what dead-lettering removed, or None.
     """
 
     exchange: str

@@ -100,7 +100,7 @@ class FrameCutter:
     A body frame of at least `LARGE_BYTES` may be returned in parts as they arrive, which are views of the received
     chunks. Its last octet is returned when its end octet has arrived.
     Invariant: a frame is cut once; begin() continues an interrupted iteration.
-    Cost: one copy per payload, and one more of chunks that are joined; none of a large part of a large body frame.
+    Cost: one copy per payload, and one more of chunks that are joined; none of the large parts of large body frames.
     Units: `at` is the offset in the buffer where the next frame begins; no frame that begins at `stop_at` or later is
         cut. `spared_bytes` counts the octets cut so far that did not count towards a budget. After frames(),
         `amid_message` is set if the octets end within a frame or between the frames of a message.

@@ -44,7 +44,7 @@ class Announcement:
         self._interval_ms = REPEAT_MS
 
     def note(self, conjunction: Conjunction, *, added: bool) -> None:
-        """Record that a pattern was added or removed, unless a full update is due. Opposite waiting changes cancel."""
+        """Record an added or removed pattern, unless a full update is due. Opposite waiting changes cancel out."""
         if not self.full and self._patterns.pop(conjunction, added) == added:
             self._patterns[conjunction] = added
 

@@ -163,7 +163,7 @@ class Forwarding:
         return [self._silent_run(unwanted), _with_elements(run, run.first, kept)]
 
     def _delay(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
-        """Extend the unwanted range by a run; if the run does not continue it, begin a new one and return the old."""
+        """Extend the unwanted range by a run; if the run does not continue it, begin another and return the old one."""
         unwanted = self.unwanted.get(node)
         if unwanted is not None and unwanted.is_continued_by(run):
             unwanted.extend(run.last)

@@ -88,7 +88,7 @@ class Interest:
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def connected(self, node: str, broker: str, session: int) -> None:
-        """Begin a session with a broker of a neighbour node, unless it has begun: the broker is sent a full update."""
+        """Begin a session with a broker of a neighbour node, unless it has begun, and queue a full update."""
         replica = self._directions[node].replicas.setdefault(broker, Replica())
         if broker in self._links[node] and replica.session == session:
             return

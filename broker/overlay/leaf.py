@@ -431,7 +431,7 @@ class Leaf(LogicalBroker):
                 peer.send(tip, tip.vector, self._output)
 
     def _watch_lags(self) -> None:
-        """Choose other brokers of the node for streams without progress of acks, and announce these on all links."""
+        """If the acks of a stream make no progress, choose other brokers of the node, and send its position to all."""
         self.peers.expire(self._now_ms)
         for space, source in self.sources.items():
             if self._lags.is_stuck(space, source.needed_from(), source.sent, self._now_ms):

@@ -177,7 +177,7 @@ class UpdateAck:
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """The request for a full update: none has arrived in this session, or the sender tests if the peer is alive."""
+    """The request for a full update: none has arrived in this session, or the sender checks that the peer is alive."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -290,7 +290,7 @@ class StreamSource:
         return self._repair(nack, begin, self.sent)
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf without a base: numbers from 1 on, silent if it cannot want them, or a tip if it wants none."""
+        """Answer a leaf without a base: numbers from 1 on, silent where it cannot want them; a tip if it wants none."""
         at = self._change_at(self.trimmed)
         if at >= 0 and self._changes[at].new.get(nack.leaf, 0) >= nack.vst:
             return self._repair(nack, 1, self.sent)

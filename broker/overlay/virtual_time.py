@@ -42,7 +42,7 @@ class VirtualTime:
         return ended
 
     def recognize(self, time: int) -> int | None:
-        """Return a time that another broker knows of this leaf, or None if it is of a run that this one cannot know."""
+        """Return a time that another broker knows of this leaf, or None if it belongs to a run unknown to this one."""
         if time <= self.recovered or self._ranges[-1][0] <= time <= self.now:
             return time
         return time if any(first <= time <= last for first, last in self._ranges[:-1]) else None

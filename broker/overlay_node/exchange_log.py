@@ -310,7 +310,7 @@ class ExchangeLog:
         return upto
 
     def _aged(self, slot: Slot, before_ms: int) -> int:
-        """Return the last number of a slot published by `before_ms`, or 0 if none was or it is still on disk."""
+        """Return the last number of a slot published by `before_ms`, or 0 if there is none or it must first be read."""
         if slot.contents is not None:
             kept = [
                 (message.timestamp_ms, number)

@@ -202,7 +202,7 @@ def _verdict(interest: Interest, broker: str, node: str, space: Space, key: str,
 
 
 def _here(driver: LeafDriver, broker: str, space: Space, key: str) -> Row:
-    """Return the row of this process's own queues, to which the key of a message routes it."""
+    """Return the row with the queues of this process to which the key of a message routes it."""
     held = driver.vhosts.get(space.vhost)
     exchange = None if held is None else held.engine.vhost.exchanges.get(space.exchange)
     queues: list[str] = []

@@ -35,7 +35,7 @@ class Ingress:
     """Publish the messages of other leaf brokers' streams.
 
     A message that no binding of its exchange matches is dropped; the alternate exchange is not used. Otherwise it is
-    treated like a client's publish: bindings between exchanges, their alternates, delays, limits, dead letters apply.
+    treated as a client's publish: bindings between exchanges, their alternates, delays, limits and dead letters apply.
     Invariant: within an incarnation of a stream, numbers only rise; a message whose number is not new is skipped.
     """
 

@@ -288,7 +288,7 @@ class Links:
         self._events.received(link, packets)
 
     def lost(self, link: OverlayLink) -> None:
-        """Resume dialling if this was the last link to the neighbour, and report the loss."""
+        """Resume dialling, unless a newer link has taken the place of this one, and report the loss."""
         pair = (link.own, link.peer)
         if self._links.get(pair) is link:
             del self._links[pair]

@@ -55,7 +55,7 @@ class Part:
     """
 
     async def open(self) -> None:
-        """Acquire the part's resources, and recover; no client is answered yet, except by HTTP's probes."""
+        """Acquire the part's resources, and recover; no client is answered yet, except for HTTP probes."""
 
     async def start(self) -> None:
         """Start serving."""
