@@ -62,8 +62,8 @@ class PublishRun:
 
     Invariant: a run is valid until the next frame is cut, because single publishes of a connection reuse one run.
     Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
-        bodies of equal size share one header object. No body is empty. Only the first payload is checked to be a
-        publish; the others are methods that content frames follow, and the caller checks them.
+        consecutive bodies of equal size share one header object. No body is empty. Only the first payload is checked to
+        be a publish; the others are methods that content frames follow, and the caller checks them.
     """
 
     __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")

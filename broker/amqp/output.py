@@ -25,7 +25,7 @@ class OutputTaker:
 
     @abstractmethod
     def output_waits(self) -> None:
-        """Schedule a call of take_output(), for output or another reason; called once between two such calls."""
+        """Schedule a call of take_output(), for output or another reason; called at most once between two of these."""
 
 
 class NoTaker(OutputTaker):

@@ -67,7 +67,7 @@ class DialledCarrier(ClientEvents):
         self._late: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Consume the messages of the link; close it if the first message does not arrive in time."""
+        """Consume the link's messages once its channel is open; close it if the first one does not arrive in time."""
         self._late = asyncio.get_running_loop().call_later(OPENING_LIMIT_S, self._opening_late)
         try:
             await self.connection.open()
