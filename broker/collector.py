@@ -24,10 +24,10 @@ class Collector:
     """Move long-lived objects to the permanent generation (`gc.freeze`), in portions.
 
     A full collection would visit every object: 70 ms in a fresh broker, a second with 100,000 bindings. Frozen objects
-    are not visited, but are still freed with their last reference. Objects of clients leave no reference cycles, so
-    nothing is ever unfrozen. Cycles of exceptions and of asyncio are collected while they are young. Once a second the
-    objects that have aged since the last check are collected, and the survivors frozen. If there are many, because a
-    topology has grown, they are frozen without a collection.
+    are not visited, but are still freed with their last reference. Objects of clients do not leave reference cycles,
+    so nothing is ever unfrozen. Cycles of exceptions and of asyncio are collected while they are young. Once a second
+    the objects that have aged since the last check are collected, and the survivors frozen. If there are many, because
+    a topology has grown, they are frozen without a collection.
 
     Python starts a collection when allocations outnumber deallocations by a threshold. An import of definitions frees
     as many objects as it allocates, so generation 0 would grow to 100,000 objects; `collect_young` limits it.
@@ -96,7 +96,7 @@ class Collector:
         self._freeze()
 
     def _collected(self, phase: str, info: Mapping[str, Any]) -> None:
-        """Count collections of generation 1; Python calls it before and after each, in any thread."""
+        """Count collections of generation 1, and freeze at AGED_MAX. Python calls it around all, in any thread."""
         self._has_collected = True
         if phase == "stop" and info["generation"] == 1:
             self._aged += 1

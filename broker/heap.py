@@ -48,7 +48,7 @@ def keep_freed_memory() -> bool:
 
     By default glibc returns the block of a large body to the kernel and soon requests it again. The kernel then clears
     every page at its first use, which costs a message of 200 KiB a quarter of its CPU time. Blocks of 18 MiB and more
-    are still returned: such a block is the memory of a password hash, too large for any message. All threads share one
+    are still returned: such a block is the memory of a password hash, or of a very large message. All threads share one
     arena. They allocate while they hold the GIL, so they rarely wait for each other, and each can use what another
     has freed.
     """
@@ -62,7 +62,7 @@ def keep_freed_memory() -> bool:
 
 
 class Heap:
-    """Return the free memory of the heap to the kernel every ten seconds in which the broker worked.
+    """Return the heap's free memory to the kernel after every ten seconds in which the broker worked, if it has grown.
 
     At the start it also unmaps the code and the constants of the libraries: a third of the resident memory, most of
     which only the start reads. Code that runs later is mapped again from the page cache.
@@ -112,7 +112,7 @@ class Heap:
         self._blocks.clear()
 
     def check(self) -> None:
-        """Begin to return free memory if the broker has worked since the last check and uses more than at its start."""
+        """Return free memory if the broker uses more than at its start and works; once idle, first call `free`."""
         turns = self._turns()
         worked, self._turns_before = turns - self._turns_before, turns
         if not (worked or self._loaded) or resident_bytes() < self._start_bytes + GROWTH_BYTES:
@@ -203,7 +203,7 @@ def _clean_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def _glibc() -> Any:
-    """Return the functions of glibc, None with another C library."""
+    """Return the functions of glibc, or None with another C library."""
     try:
         libc = ctypes.PyDLL(None)  # its calls are short, so they keep the GIL
         word, pointer = ctypes.c_size_t, ctypes.c_void_p

@@ -21,7 +21,7 @@ class LogWriter:
     """A text stream for log lines that never blocks and never raises.
 
     The caller writes a line itself if that cannot block, which is faster than waking the thread.
-    Invariant: lines are written in order; ``lost`` counts the dropped ones.
+    Invariant: lines are written in order; `lost` counts those that were dropped or could not be written.
     """
 
     def __init__(self, stream: TextIO) -> None:

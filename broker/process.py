@@ -24,10 +24,10 @@ _log = get_logger()
 
 
 def run(settings: Settings, source: SettingsSource, signals: Signals) -> int:
-    """Run the broker until SIGTERM or SIGINT and return the exit code.
+    """Run the broker until SIGTERM, SIGINT, a command to stop or a failure, and return the exit code.
 
     On SIGHUP it reloads its settings from `source`.
-    Raises: what `BrokerServer.recover` raises; StoreFailed when the store failed later.
+    Raises: what `BrokerServer.start` raises; StoreFailed when the store failed later.
     """
     keep_freed_memory()
     try:

@@ -30,7 +30,7 @@ def resident_bytes() -> int:
 
 
 def open_descriptors() -> int | None:
-    """Return the number of open descriptors, None if the system does not report it."""
+    """Return the number of open descriptors, or None if the system does not report it."""
     try:
         return sum(1 for _entry in Path("/dev/fd").iterdir()) - 1  # without the descriptor of the folder itself
     except OSError:
@@ -38,7 +38,7 @@ def open_descriptors() -> int | None:
 
 
 def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> int:
-    """Return the memory limit of this process: that of its control group if it has one, else the machine's memory.
+    """Return the memory limit of this process: the lowest one of its control groups, at most the machine's memory.
 
     Source: cgroups(7); /proc/self/cgroup names the group, which in a container is often the root of the mount.
     """

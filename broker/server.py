@@ -43,7 +43,7 @@ OVERLAY_TICK_S: Final = 0.02
 
 
 class BrokerServer:
-    """One broker in one event loop. Raises: FolderBusy, FolderUnwritable, StoreFailed and OSError from `start`."""
+    """One broker in one event loop. Raises, from `start`: what its parts raise, such as FolderBusy or StoreFailed."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class BrokerServer:
         await self.serve()
 
     async def recover(self) -> None:
-        """Bind the ports, lock the folder and recover it; no client is answered yet."""
+        """Bind the ports, lock the folder and recover it; no client is answered yet, except for HTTP probes."""
         self._began = time.monotonic()
         try:
             for part in self.parts:
@@ -235,7 +235,7 @@ class BrokerServer:
         return self.data.folder.incarnation
 
     async def reload(self) -> dict[str, Any]:
-        """Reload settings and certificates, and apply the changes that need no restart. Raises: NotReloaded."""
+        """Reload settings and certificates, and apply the changes that do not need a restart. Raises: NotReloaded."""
         return await self._reload.run(lambda: self.settings)
 
     async def _apply_settings(self, settings: Settings) -> None:
@@ -260,7 +260,7 @@ class BrokerServer:
             timers.every(lambda: OVERLAY_TICK_S, self.overlay.tick)
 
     def _unready(self) -> list[str]:
-        """Return the reasons why the broker is not ready; empty if it is."""
+        """Return the reasons why the broker is not ready, if any."""
         reasons = [] if self._failure is None else ["the broker has failed"]
         reasons += [f"{alarm['kind']} alarm" for alarm in self.clients.alarm_watch.active_alarms()]
         if self.data.node is not None and (waits := self.data.node.member.unready()):

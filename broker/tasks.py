@@ -18,11 +18,11 @@ _T = TypeVar("_T")
 class Tasks:
     """Run the tasks of one part of the broker until they end or are cancelled.
 
-    Invariant: each error of a task reaches `failed`; none is lost.
+    Invariant: each error of a task that `start` has started reaches `failed`; none is lost.
     """
 
     def __init__(self, failed: Callable[[BaseException], None], ended: Callable[[], None] = lambda: None) -> None:
-        """`failed` is called with the error of a task; `ended` is called after each task, however it ended."""
+        """For tasks of `start`, `failed` is called with an error, and `ended` after each task, however it ended."""
         self._failed = failed
         self._on_end = ended
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -40,7 +40,7 @@ class Tasks:
         return task
 
     async def finish(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Return the result of work, which runs to its end even if the caller is cancelled. Its errors are raised."""
+        """Return the result of work, or raise its error. If the caller is cancelled, work still runs to its end."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._finished)

@@ -69,7 +69,7 @@ class LineLogger:
             self._log("info", event, fields)
 
     def warning(self, event: str, **fields: Any) -> None:
-        """Log an event that needs attention, unless an equal one was logged just before."""
+        """Log an event that needs attention, unless an equal one was logged within the interval."""
         if self._least <= WARNING:
             suppressed = self._repeated.admit(event, fields)
             if suppressed is not None:

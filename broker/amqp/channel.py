@@ -157,7 +157,7 @@ class Channel:
         self.number = number
         self.state = ChannelState.OPEN
         self.facts = NO_FACTS
-        # The class and method octets of the current method, for errors that name no method.
+        # The class and method octets of the current method, for errors that do not name a method.
         self.progress = OPEN_METHOD
         self._session_open = False
         self._expects = FRAME_METHOD
@@ -225,7 +225,7 @@ class Channel:
     def accept_run(self, run: PublishRun) -> int:
         """Accept complete publishes at once, as accept() would accept their frames, and return their number. HOT.
 
-        The caller passes the other frames again: after a hold, or because the next method is not a publish.
+        The caller passes the other frames again: after a hold or too much output, or if a method is not a publish.
         """
         payloads = run.payloads
         count = len(payloads)

@@ -138,7 +138,7 @@ class ClientConnection:
     # -- input --------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> list[Received]:
-        """Process received bytes and return the complete methods in order, without those of the handshake."""
+        """Process received bytes; return the complete methods in order, without the handshake's and (un)blocked."""
         self._has_received = True
         cutter = self._cutter
         cutter.feed(data)
@@ -262,7 +262,7 @@ class ClientConnection:
         return self.silent_beats <= SILENT_BEATS_MAX
 
     def close(self, text: str) -> None:
-        """Send connection.close; frames that precede the broker's answer are still received."""
+        """Send connection.close, or end at once if the broker has not answered. Frames before close-ok are received."""
         if self.state is ClientState.GREETING:
             self.state = ClientState.CLOSED
         elif self.state is not ClientState.CLOSING and self.state is not ClientState.CLOSED:

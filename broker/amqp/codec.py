@@ -101,7 +101,7 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
     """Return the method in the payload of a method frame.
 
     Raises: 540 for a class or method that AMQP 0-9-1 with RabbitMQ's extensions does not have; 502 when the arguments
-    are not exactly as long as the payload; 501 for malformed UTF-8.
+    are not exactly as long as the payload, or for a table that TableReader refuses; 501 for malformed UTF-8.
     Cost: linear in the payload.
     """
     kind = METHODS.get(payload[:4])
@@ -174,7 +174,7 @@ def read_client_properties(table: bytes, depth_max: int, entries_max: int) -> di
 
 
 def decode_settlement(payload: bytes) -> Method | None:
-    """Return a basic.ack, nack or reject, None for another method. HOT, because consumers send one per message.
+    """Return a basic.ack, nack or reject, or None for another method. HOT, because consumers send one per message.
 
     Shapes: the payload has SETTLEMENT_BYTES.
     """
@@ -200,9 +200,9 @@ def decode_settlement(payload: bytes) -> Method | None:
 
 
 def decode_plain_bind(payload: bytes) -> Method | None:
-    """Return a queue.bind without arguments, None if it is malformed: `decode_method` then raises the error.
+    """Return a queue.bind without arguments, or None for any other payload, which `decode_method` decodes or refuses.
 
-    It is faster, because clients may send a hundred thousand of these.
+    It exists for its speed: clients may send a hundred thousand of these.
     """
     try:
         queue_end = 7 + payload[6]  # after class, method and ticket

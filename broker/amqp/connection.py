@@ -96,7 +96,7 @@ class Connection(ConnectionOutput):
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
-        """Shapes: `on_error` is called with each error and the number of its channel, 0 if the connection is closed."""
+        """Shapes: `on_error` is called with each error and the number of the channel on which it occurred, or 0."""
         super().__init__(limits, taker)
         self.mechanisms = mechanisms
         self.channels: dict[int, Channel] = {}
@@ -266,7 +266,7 @@ class Connection(ConnectionOutput):
             self.release()
 
     def refuse(self, error: Refused, mechanism: str) -> None:
-        """Refuse the login, silently (section 1.4.2.2) unless the client announced the capability of getting a text."""
+        """Refuse the login: with a text if the error and the client allow one, else silently (section 1.4.2.2)."""
         if self.state is not STARTING:
             return
         self.end_holds()

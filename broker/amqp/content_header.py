@@ -1,7 +1,7 @@
 """Content headers, which are relayed unchanged, measured once, and decoded only when needed.
 
 A content header is class, weight, body size, property flags, and the flagged properties in order (AMQP 0-9-1 section
-4.2.6.1). Section 1.8 has the properties of class basic.
+4.2.6.1). Section 1.8 lists the properties of class basic.
 """
 
 from __future__ import annotations
@@ -63,10 +63,7 @@ class HeaderGauge:
         self._templates: dict[tuple[bytes, bytes], HeaderFacts] = {}
 
     def facts(self, header: bytes) -> HeaderFacts:
-        """Measure the header and return its facts.
-
-        Raises: 502 when the properties do not fill the header exactly, or their table exceeds the limits.
-        """
+        """Measure the header and return its facts. Raises: 502, as measure_header() does."""
         properties = header[PROPERTIES_AT:]
         facts = self.known.get(properties)
         if facts is None:
@@ -119,7 +116,8 @@ def measure_header(
 ) -> HeaderFacts:
     """Measure every property and return the facts; properties that the broker does not need are not decoded.
 
-    Raises: 502 when the properties do not fill the header exactly.
+    Raises: 502 as property_flags() does, and when the properties do not fill the header exactly, or for a table that
+    TableReader refuses.
     """
     flags = property_flags(header)
     at = PROPERTIES_AT + 2
@@ -203,12 +201,12 @@ class HeaderFields:
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """The header table, empty if there is none."""
+        """The headers table, or an empty one."""
         headers: Mapping[str, Any] | None = self._decoded().headers
         return headers or {}
 
     def property(self, name: str) -> str | None:
-        """Return a property as text, a timestamp as seconds since 1970; None if it is absent."""
+        """Return a property as text (a timestamp as seconds since 1970), or None if it is absent."""
         value: Any = getattr(self._decoded(), name)
         if isinstance(value, datetime):
             return str(int(value.replace(tzinfo=value.tzinfo or UTC).timestamp()))

@@ -47,8 +47,8 @@ EXPECTED: Final[dict[ConnectionState, tuple[type[Method], type[Method]]]] = {
 
 
 def expected_kind(state: ConnectionState, payload: bytes) -> type[Method] | None:
-    """Return the class of a method on channel 0, None to discard it. Raises: 504 if the state does not expect it, 540
-    if it is unknown.
+    """Return the class of a method on channel 0, or None to discard it. Raises: 504 if the state does not expect it;
+    540 if it is unknown, or 502 if it is cut short.
     """
     kind = METHODS.get(payload[:4])
     if kind in EXPECTED[state]:

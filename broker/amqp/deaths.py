@@ -28,7 +28,7 @@ REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
 class Publish:
     """The publish of a message to the queue that dead-lettered it.
 
-    Shapes: the routing key precedes the keys of the header CC; `expiration` is that before dead-lettering.
+    Shapes: the routing key precedes the keys of the header CC; `expiration` is what dead-lettering removed, or None.
     """
 
     exchange: str
@@ -46,7 +46,7 @@ class PastDeath:
     """The latest death of a dead letter, from the first entry of x-death. Shapes: `count` is the number of its deaths
     in `queue` for `reason`; `published` is its publish to that queue, and `first_published` the publish to the queue of
     its first death; `replayed` is the number of times that it was published again.
-    Units: `time_s` is since the epoch, None when unknown.
+    Units: `time_s` is since the epoch, or None if unknown.
     """
 
     reason: str
@@ -59,7 +59,7 @@ class PastDeath:
 
 
 def death_of(header: bytes) -> PastDeath | None:
-    """Return the latest death in a measured content header, None for a message that was not dead-lettered.
+    """Return the latest death in a measured content header, or None if it does not contain a readable one.
 
     Any content is handled, because publishers can send such headers too.
     """

@@ -9,7 +9,7 @@
     |- NodeLost               the node was lost to its cluster, and dropped what it had not committed
     '- Fatal                  never caught below the server: nothing may be confirmed any more
 
-They are raised where they are found; only ``amqp.connection`` turns them into frames.
+They are raised where they are found; of this package, only `amqp.connection` turns them into frames.
 """
 
 from __future__ import annotations

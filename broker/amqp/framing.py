@@ -62,8 +62,8 @@ class PublishRun:
 
     Invariant: a run is valid until the next frame is cut, because single publishes of a connection reuse one run.
     Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
-        bodies of equal size share one header object. No body is empty. Only the first payload is checked to be a
-        publish; the others are methods that content frames follow, and the caller checks them.
+        consecutive bodies of equal size share one header object. No body is empty. Only the first payload is checked to
+        be a publish; the others are methods that content frames follow, and the caller checks them.
     """
 
     __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
@@ -100,7 +100,7 @@ class FrameCutter:
     A body frame of at least `LARGE_BYTES` may be returned in parts as they arrive, which are views of the received
     chunks. Its last octet is returned when its end octet has arrived.
     Invariant: a frame is cut once; begin() continues an interrupted iteration.
-    Cost: one copy per payload, none of a large body frame, and one more of small chunks that are joined to a frame.
+    Cost: one copy per payload, and one more of chunks that are joined; none of the large parts of large body frames.
     Units: `at` is the offset in the buffer where the next frame begins; no frame that begins at `stop_at` or later is
         cut. `spared_bytes` counts the octets cut so far that did not count towards a budget. After frames(),
         `amid_message` is set if the octets end within a frame or between the frames of a message.
@@ -187,8 +187,8 @@ class FrameCutter:
     def _complete(self, data: bytes) -> bool:
         """Join the payload of a frame that these bytes complete, without copying the bytes after it.
 
-        Do nothing and return False if they complete no frame, if this would not be faster, or if next_frame() has to
-        check the frame.
+        Do nothing and return False if they do not complete a frame, if this would not be faster, or if next_frame() has
+        to check the frame.
         """
         buffer = self._buffer
         start = self.at + HEAD_BYTES
@@ -217,7 +217,7 @@ class FrameCutter:
         self._single = None
 
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
-        """Yield each whole frame, up to the one that uses up the budget. Raises: as next_frame()."""
+        """Yield what next_frame() returns, up to the frame that uses up the budget. Raises: as next_frame()."""
         self.begin(budget_bytes)
         while (frame := self.next_frame())[0] != NO_FRAME:
             yield frame
@@ -239,7 +239,7 @@ class FrameCutter:
     def next_frame(self) -> Frame:
         """Return the next whole frame, or NO_FRAME if there is none or the budget is used up. HOT.
 
-        Complete publishes are returned as runs; the caller passes a run that it did not finish to take_back().
+        A large body frame is returned in parts, complete publishes as runs; take_back() takes an unfinished run.
         Raises: 501 for a broken frame, after the valid frames before it; the bytes after it are meaningless.
         """
         kind: int  # declared, so that compiled code computes without objects
@@ -330,7 +330,7 @@ class FrameCutter:
         return memoryview(buffer)[at:end]
 
     def upcoming(self, count: int) -> list[tuple[int, bytes]]:
-        """Return channel and payload of up to `count` next frames, as long as they are complete methods; cut none."""
+        """Return channel and payload of up to `count` next frames, while they are complete methods. They stay uncut."""
         found: list[tuple[int, bytes]] = []
         buffer, at = self._buffer, self.at
         if self._rest_bytes:

@@ -101,7 +101,7 @@ def read_headers(header: bytes, *names: str) -> dict[str, Any]:
 
 
 def read_text(header: bytes, name: str) -> str | None:
-    """Return a text property of a measured header; None when it is absent."""
+    """Return a text property of a measured header, or None if it is absent."""
     octets = cut_properties(header).get(name)
     return None if octets is None else octets[1:].decode("utf-8", "surrogateescape")
 
@@ -123,7 +123,7 @@ def cut_properties(header: bytes) -> dict[str, bytes]:
 
 
 def edit_table(table: bytes | None, set_headers: Mapping[str, Any], drop_headers: Collection[str]) -> bytes | None:
-    """Return the headers table with these changes, None if there is no table and no entry to add."""
+    """Return the headers table with these changes, or None if there is no table and no entry to add."""
     added = b"".join(encode_entry(key, value) for key, value in set_headers.items())
     if table is None:
         return counted(added) if added else None

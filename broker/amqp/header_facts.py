@@ -66,7 +66,7 @@ class HeaderFacts:
 
     With `special`, a publish needs the detailed check; only then are the attributes after it set. Header values are as
     decoded, MISSING if absent; `fault` is RabbitMQ's text of the 406 for invalid properties. With `plain`, a publish
-    needs no detailed check unless its queues do.
+    does not need the detailed check unless its queues do.
     Invariant: immutable. Facts that are not special are shared by all headers with equal facts.
     """
 
@@ -89,7 +89,7 @@ class HeaderFacts:
         fault: str | None = None,
         mark: ProducerMark | None = None,
     ) -> None:
-        """Shapes: priority is NO_PRIORITY when absent, expiration_ms None when absent or malformed."""
+        """Shapes: `priority` is NO_PRIORITY if absent; `expiration_ms` is None if absent or malformed."""
         self.persistent = persistent
         self.priority = priority
         self.expiration_ms = expiration_ms
@@ -102,16 +102,16 @@ class HeaderFacts:
         self.delay = delay
         self.retain = retain
         self.fault = fault
-        self.mark = mark  # has all other facts of a numbered publish
+        self.mark = mark  # contains all other facts of a numbered publish
 
 
 class ProducerMark:
     """The position of the sequence number in content headers, and the properties without it.
 
-    All headers that differ only in the number share a mark: they have ``header_bytes`` octets, with ``before`` between
-    the first 12 octets and the number, and ``after`` after the number.
-    Shapes: ``bare`` are the property octets as consumers see them, ``facts`` their facts, and ``plain`` says that
-        these are plain.
+    All headers that differ only in the number share a mark: they have `header_bytes` octets, with `before` between
+    the first 12 octets and the number, and `after` after the number.
+    Shapes: `bare` are the property octets as consumers see them, `facts` their facts, and `plain` says whether these
+        are plain.
     Invariant: immutable.
     """
 
@@ -149,8 +149,8 @@ def gather_facts(
 ) -> HeaderFacts:
     """Return the facts of a measured header.
 
-    Shapes: `table_at` is the offset of the headers table, 0 when there is none; `texts` has the octets of
-        expiration, reply_to and user_id that are present.
+    Shapes: `table_at` is the offset of the headers table, or 0 if there is none; `texts` maps expiration, reply_to and
+        user_id, if present, to their octets.
     """
     persistent = delivery_mode == PERSISTENT_MODE
     expiration_ms: int | None = None
@@ -234,7 +234,7 @@ def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
 
 
 def refused_routes(header: bytes, cc: Any, bcc: Any, named: dict[bytes, Entry]) -> str | None:
-    """Return the text of the 406 if CC or BCC is not an array, or has a key that is too long; None otherwise.
+    """Return the text of the 406 if CC or BCC is not an array or contains a key that is too long, or None.
 
     RabbitMQ skips items that are not long strings, and does not limit the length of keys. Here a key is at most as long
     as a routing key, because matching costs its words times the bindings visited.

@@ -25,7 +25,7 @@ class OutputTaker:
 
     @abstractmethod
     def output_waits(self) -> None:
-        """Schedule a call of take_output(), for output or another reason; called once between two such calls."""
+        """Schedule a call of take_output(), for output or another reason; called at most once between two of these."""
 
 
 class NoTaker(OutputTaker):
@@ -41,7 +41,7 @@ NO_TAKER: Final = NoTaker()
 class Withheld:
     """Frames of a channel to send later, and a function to call right afterwards.
 
-    Units: ``number`` is that of the change that must be on disk first; 0 for frames that only follow others, UNDECIDED
+    Units: `number` is that of the change that must be on disk first, 0 for frames that only follow others, or UNDECIDED
         until the number is known.
     """
 
@@ -63,9 +63,9 @@ class ConnectionOutput:
 
     An answer about a change that a crash could undo is *withheld* until the change is on disk. Later answers of its
     channel are sent after it; confirms and deliveries are not.
-    Shapes: `large_at` are the indexes in `out` of pieces too large to be joined. ``_withheld`` maps channels to their
+    Shapes: `large_at` are the indexes in `out` of pieces too large to be joined. `_withheld` maps channels to their
         withheld frames, in order; it is None if there are none.
-    Invariant: ``held`` is set from the first hold until all holds are released.
+    Invariant: `held` is set from the first hold until all holds are released.
     """
 
     __slots__ = ("_after_answers", "_announced", "_holds", "_is_full", "_taker", "_withheld", "_withheld_bytes",

@@ -27,7 +27,7 @@ LAYOUTS: Final[dict[int, Struct]] = {
 
 
 def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
-    """Return the octets before and after the first number that may be `x-seq`, None without such a number."""
+    """Return the octets before and after the first number that may be `x-seq`, or None if there is no such number."""
     at = properties.find(SEQUENCE_OCTETS)
     if at < 0:
         return None
@@ -39,7 +39,7 @@ def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
 def mark_entries(header: bytes, named: Mapping[bytes, Entry]) -> tuple[str, int, Struct] | str:
     """Return the producer, the offset and the layout of the number of a publish; or the text of the 406.
 
-    Shapes: `named` has the entries `x-producer` and `x-seq`.
+    Shapes: `named` contains the entries `x-producer` and `x-seq`.
     """
     producer_entry, sequence_entry = named[PRODUCER], named[SEQUENCE]
     octets = header[producer_entry.value_at + 5 : producer_entry.end]

@@ -19,8 +19,8 @@ LONG_MAX: Final = (1 << 63) - 1
 def encode_value(value: Any, levels: int = TABLE_NESTING_MAX) -> bytes:
     """Return the type octet and octets of a value.
 
-    Every integer is a long; a bytearray is a byte array, and bytes are a long string that is not UTF-8, as in the
-    reader.
+    Every integer is a long, if it fits; a bytearray is a byte array, and bytes are a long string that is not UTF-8, as
+    in the reader.
     Raises: ValueError for a value that a table cannot contain, or that has more than `levels` of tables and arrays.
     """
     match value:

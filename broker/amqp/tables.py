@@ -128,7 +128,7 @@ class TableReader:
     def table(self, at: int, limit: int) -> tuple[dict[str, Any], int]:
         """Return the table whose length octets begin at `at`, and its end.
 
-        Raises: 502 for a length beyond `limit`, an unknown type, or too many entries or levels.
+        Raises: 502 for a length beyond `limit`, an unknown type, a refused key, or too many entries or levels.
         """
         return self._table(at, limit, 1)
 

@@ -21,8 +21,8 @@ _LIMITS: Final = PatternLimits()
 def conjunction(space: Space, kind: str, key: str) -> Conjunction:
     """Return the conjunction that a binding asks for, by the kind of patterns of its exchange and its key.
 
-    Exchanges other than topic and direct do not filter by the key alone, so their bindings ask for everything, as do
-    those of topic exchanges with another dialect than AMQP's.
+    Exchanges other than topic and direct do not filter by the key alone, so their bindings ask for everything. So do
+    those of topic exchanges with another dialect than AMQP's, and those of direct ones whose key has a word `*` or `#`.
     """
     if kind == "topic":
         return Conjunction(space, pattern_of(key).text)
@@ -44,8 +44,8 @@ class Aggregation(Enum):
     """How a broker merges subscriptions. Brokers with different settings interoperate: a merged set matches every
     message that one of its patterns matches.
 
-    With NONE a leaf broker announces every change of a binding, with IDENTICAL only the first and the last binding with
-    a pattern, and with COVERING only the patterns that no other covers.
+    With NONE and IDENTICAL a broker announces all patterns, with COVERING only those that no other covers. With NONE a
+    leaf broker also announces that a binding was removed if another one still has its pattern.
     """
 
     NONE = "none"
@@ -111,8 +111,8 @@ class SpaceTable:
     that a repeated addition or removal changes nothing.
 
     Shapes: the broker's own tree node may hold patterns, too: those of its own clients.
-    Cost: O(words of the pattern) for an addition or removal, times the neighbours if it is the pattern's first or
-        second tree node.
+    Cost: O(words of the pattern) for an addition or removal, and a change of the announced patterns: for all neighbours
+        if no other tree node wants the pattern, for one if one other does.
     """
 
     def __init__(
@@ -139,7 +139,7 @@ class SpaceTable:
         return bool(self._nodes)
 
     def hold(self, node: str, broker: str, text: str) -> Change | None:
-        """Add a holder of a pattern. Return the change to announce, None if the tree node wanted it already."""
+        """Add a holder of a pattern. Return the change to announce, or None if the tree node already wanted it."""
         held = self._held.setdefault(node, {})
         brokers = held.get(text)
         if brokers is not None:
@@ -155,7 +155,7 @@ class SpaceTable:
         return {affected: self._announced[affected].add(pattern) for affected in self._affected(before, node)}
 
     def release(self, node: str, broker: str, text: str) -> Change | None:
-        """Remove a holder of a pattern. Return the change to announce, None if the tree node still wants it."""
+        """Remove a holder of a pattern. Return the change to announce, or None if its node still wants the same."""
         held = self._held.get(node, {})
         brokers = held.get(text)
         if brokers is None or broker not in brokers:

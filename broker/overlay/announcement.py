@@ -11,7 +11,7 @@ from typing import Final
 from broker.overlay.packets import Conjunction, Space, Update
 
 PART_PATTERNS: Final = 500
-"""The most patterns in one part of an update. Each has at most 255 bytes, so a part has less than 150 kB."""
+"""The most patterns in a part of an update: below 400 kB, as vhost, exchange and pattern have up to 255 bytes each."""
 
 WINDOW_PARTS: Final = 32
 """The most parts in flight: 16,000 patterns per round trip."""
@@ -22,8 +22,8 @@ REPEAT_MAX_MS: Final = 30_000
 
 class Announcement:
     """The changes not yet sent to a neighbour broker, and the updates in flight to it. Changes are merged while a
-    window of updates is in flight: a pattern added and removed meanwhile is never sent. After a resync and on a new
-    link, a full update is sent.
+    window of updates is in flight: a pattern that is added and removed during that time is never sent. After a resync
+    and on a new link, a full update is sent.
 
     Invariant: the neighbour's state, changed by the queued updates and then by the waiting changes, is the state that
         the broker announces.
@@ -44,7 +44,7 @@ class Announcement:
         self._interval_ms = REPEAT_MS
 
     def note(self, conjunction: Conjunction, *, added: bool) -> None:
-        """Record that a pattern was added or removed. It cancels out with an opposite change that was not sent yet."""
+        """Record an added or removed pattern, unless a full update is due. Opposite waiting changes cancel out."""
         if not self.full and self._patterns.pop(conjunction, added) == added:
             self._patterns[conjunction] = added
 
@@ -57,7 +57,7 @@ class Announcement:
         durable: bool = False,
         unreachable: bool = False,
     ) -> None:
-        """Record leaves with a new virtual time, spaces with changed interested leaves, and touched spaces."""
+        """Record leaves with a new virtual time, changed spaces, and changes of the durable and unreachable leaves."""
         self.leaves.update(leaves)
         self.spaces.update(spaces)
         self.touched.update(touched)
@@ -71,7 +71,7 @@ class Announcement:
 
     @property
     def announced(self) -> int:
-        """The serial of the last update, 0 while a change was not sent yet."""
+        """The serial of the last update, or 0 while a change is waiting or an update has not been sent."""
         return 0 if self._waiting or self._in_flight < len(self._queue) else self._serial
 
     @property
@@ -131,7 +131,7 @@ class Announcement:
             self._repeat_at_ms = None
 
     def resync(self) -> None:
-        """Send a full update; if one is queued already, repeat it at once."""
+        """Send a full update; if one is already queued, repeat it at once."""
         if any(update.full for update in self._queue):
             self._repeat_at_ms = 0
         elif not self.full:

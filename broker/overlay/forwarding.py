@@ -54,10 +54,10 @@ class UnwantedRange:
 class Forwarding:
     """One stream at one inner broker.
 
-    A vector without leaves of a direction does not concern the direction. These leaves learn of the stream from the
-    vector change that includes them, which is therefore always forwarded. An unknown leaf may be in any direction.
-    Invariant: a number is silent in a direction only if the broker received it with sufficient information about the
-        interest there, or if its vector contains no leaf there.
+    A vector without leaves of a direction does not concern the direction. The leaves there learn of the stream from the
+    vector change that adds them, so that change is always forwarded. An unknown leaf may be in any direction.
+    Invariant: a received element becomes silent in a direction only if the known interest there was sufficient, or if
+        the vector of the element does not contain a leaf there.
     """
 
     def __init__(self, stream: StreamName) -> None:
@@ -77,7 +77,7 @@ class Forwarding:
         self.is_idle = True
 
     def record(self, run: StreamRun, node: str) -> None:
-        """Record the position, the vectors and the direction of the stream from a run, whatever its target."""
+        """Record the position and the vectors of the stream from a run; without a target, also the direction."""
         self.is_idle = False
         if not run.target:
             self.source_node = node
@@ -129,7 +129,7 @@ class Forwarding:
         return self._delay(run, node, now_ms) if concerned else []
 
     def flush(self, node: str) -> list[StreamRun]:
-        """Remove the unwanted range that was not announced to a node yet, and return it as a run."""
+        """Remove the unwanted range that was not announced to a node yet, if any, and return it as a run."""
         unwanted = self.unwanted.pop(node, None)
         return [] if unwanted is None else [self._silent_run(unwanted)]
 
@@ -154,7 +154,7 @@ class Forwarding:
         return any(node in interest.wanting(space, key) for key in data.copies)
 
     def _send(self, run: StreamRun, node: str, kept: tuple[Element, ...]) -> list[StreamRun]:
-        """Return a run with the kept elements, extended by the unwanted range right before it."""
+        """Return the run with the kept elements. An adjacent unwanted range is joined to it, any other precedes it."""
         unwanted = self.unwanted.pop(node, None)
         if unwanted is None:
             return [_with_elements(run, run.first, kept)]
@@ -163,7 +163,7 @@ class Forwarding:
         return [self._silent_run(unwanted), _with_elements(run, run.first, kept)]
 
     def _delay(self, run: StreamRun, node: str, now_ms: int) -> list[StreamRun]:
-        """Extend the unwanted range by a run, and return the earlier range if the run does not continue it."""
+        """Extend the unwanted range by a run; if the run does not continue it, begin another and return the old one."""
         unwanted = self.unwanted.get(node)
         if unwanted is not None and unwanted.is_continued_by(run):
             unwanted.extend(run.last)

@@ -26,7 +26,7 @@ class Inner(LogicalBroker):
         self._forget_ms = 0
 
     def tick(self, now_ms: int) -> None:
-        """Announce the unwanted numbers that have waited for `silence_ms`, and drop idle streams."""
+        """Announce the unwanted numbers that have waited for `silence_ms`, and drop streams that are not needed."""
         self._has_updates = True
         for stream in list(self._silent):
             forwarding = self.forwardings[stream]
@@ -112,7 +112,7 @@ class Inner(LogicalBroker):
             peer.send(tip, tip.vector, self._output)
 
     def _upstream(self, stream: StreamName) -> str | None:
-        """Return the tree node through which the publishing leaf of a stream is reached, None if unknown."""
+        """Return the tree node through which the publishing leaf of a stream is reached, or None if unknown."""
         node = self.interest.direction(stream.leaf)
         if node is None and stream in self.forwardings:
             return self.forwardings[stream].source_node or None
@@ -133,8 +133,8 @@ class Inner(LogicalBroker):
         self._dirty.clear()
 
     def _forget_streams(self) -> None:
-        """Drop streams that were idle since the last call if they have no publisher, no interested leaf, or a newer
-        incarnation. A dropped stream that resumes is forwarded with its vector, as after a start. Cost: O(streams).
+        """Drop streams that were idle since the last call if they have no publisher, no interested leaf, or another
+        incarnation that is busy. If a dropped stream resumes, its vector is sent again. Cost: O(streams).
         """
         busy = {(stream.leaf, stream.space) for stream, entry in self.forwardings.items() if not entry.is_idle}
         for stream, forwarding in list(self.forwardings.items()):

@@ -35,7 +35,7 @@ class Interest:
     Every broker of a tree node announces to every broker of each neighbour node the patterns of the other directions,
     with their virtual times. The receiver keeps one replica per sender. It matches messages against the union of a
     direction's replicas, and uses the latest time of each leaf, its V_b. A leaf broker is a sender to itself. `version`
-    rises with every change of the answers to the queries below. Time is passed in, in milliseconds.
+    rises when the patterns, times, interested, durable or reachable leaves change. Time is passed in, in milliseconds.
 
     Invariant: the patterns of a direction match every message that an active subscription of a leaf beyond it wants, if
         its start point is not later than the leaf's time there. So a message need not be sent in a direction where no
@@ -88,7 +88,7 @@ class Interest:
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def connected(self, node: str, broker: str, session: int) -> None:
-        """Begin a session with a broker of a neighbour node, which is sent all updates from the first on."""
+        """Begin a session with a broker of a neighbour node, unless it has begun, and queue a full update."""
         replica = self._directions[node].replicas.setdefault(broker, Replica())
         if broker in self._links[node] and replica.session == session:
             return
@@ -125,7 +125,7 @@ class Interest:
             self._replies[node, broker] = Resync() if known < 0 else UpdateAck(known, self.time(broker))
 
     def take_output(self, now_ms: int) -> list[tuple[str, str, Packet]]:
-        """Return the packets to send, and withdraw replicas whose links were lost for too long."""
+        """Return the packets to send, and withdraw replicas of lost links (see `_withdraw`)."""
         self._withdraw(now_ms)
         output: list[tuple[str, str, Packet]] = [(*receiver, reply) for receiver, reply in self._replies.items()]
         self._replies = {}
@@ -139,7 +139,7 @@ class Interest:
     # ---- the leaf broker's own subscriptions -------------------------------------------------------------------------
 
     def change(self, added: Iterable[tuple[str, Conjunction, bool]], removed: Iterable[str]) -> None:
-        """Apply a batch of bindings, and announce it with one update if it concerns other brokers."""
+        """Apply a batch of bindings, and announce it if it is the first or concerns other brokers."""
         assert self._own_leaf is not None, "only a leaf broker has subscriptions"
         self._batches += 1
         if self._widens:  # all bindings of a space count as one, so that the second one has nothing to announce
@@ -218,12 +218,12 @@ class Interest:
         return frozenset() if replica is None else replica.interested.get(space, frozenset())
 
     def announced(self, node: str, broker: str) -> int:
-        """Return the serial of the last update sent to a broker, 0 while a change was not sent to it yet."""
+        """Return the serial of the last update sent to a broker, or 0 without a link or if a change is still unsent."""
         link = self._links[node].get(broker)
         return 0 if link is None else link.announced
 
     def applied(self, node: str, broker: str) -> int:
-        """Return the serial of the last applied update of a broker, 0 if there is none."""
+        """Return the serial of the last applied update of a broker, or 0 if there is none in this session."""
         return max(0, self._directions[node].replicas[broker].expected - 1) if broker in self._links[node] else 0
 
     def reachable(self, node: str, broker: str) -> frozenset[str]:
@@ -234,7 +234,7 @@ class Interest:
         return frozenset(replica.times.keys() - replica.unreachable)
 
     def time(self, leaf: str) -> int:
-        """Return V_b of a leaf, interested or not; 0 if no direction reaches it."""
+        """Return V_b of a leaf, interested or not, or 0 if the leaf is unknown."""
         node = self._nodes.get(leaf)
         return 0 if node is None else self._times[node][leaf]
 
@@ -255,11 +255,11 @@ class Interest:
         return frozenset(self._times[node])
 
     def direction(self, leaf: str) -> str | None:
-        """Return the tree node through which a leaf is reached, None if unknown."""
+        """Return the tree node through which a leaf is reached, or None if unknown."""
         return self._nodes.get(leaf)
 
     def forget(self, leaf: str) -> None:
-        """Withdraw a leaf that will not return from the replicas of lost brokers."""
+        """Withdraw from the replicas of lost brokers a leaf that will not return."""
         for node in self._neighbours:
             for broker, replica in self._directions[node].replicas.items():
                 if replica.lost_ms is not None and leaf in replica.times:
@@ -281,7 +281,7 @@ class Interest:
             self._nodes.pop(leaf, None)
 
     def _hold(self, node: str, broker: str, conjunction: Conjunction) -> Change | None:
-        """Add a pattern; return the change to announce, None if the tree node already wanted it."""
+        """Add a pattern; return the change to announce, or None if the tree node already wanted it."""
         table = self._tables.get(conjunction.space)
         if table is None:
             table = SpaceTable(self._own_node, self._neighbours, self._aggregation, self._patterns_max, self._one_way)
@@ -289,7 +289,7 @@ class Interest:
         return table.hold(node, broker, conjunction.pattern)
 
     def _release(self, node: str, broker: str, conjunction: Conjunction) -> Change | None:
-        """Remove a pattern; return the change to announce, None if the tree node still wants it."""
+        """Remove a pattern; return the change to announce, or None if the tree node wants the same patterns."""
         table = self._tables.get(conjunction.space)
         if table is None:
             return None
@@ -303,7 +303,7 @@ class Interest:
         return (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))
 
     def _refuse_loop(self, node: str, replica: Replica, update: Update) -> None:
-        """Refuse an update with which two tree nodes would reach one leaf. Cost: the leaves of the update."""
+        """Refuse an update with which two tree nodes would reach one leaf. Cost: O(leaves of the update * replicas)."""
         unreachable = replica.unreachable if update.unreachable is None else frozenset(update.unreachable)
         regained = () if update.unreachable is None else replica.unreachable - unreachable
         for leaf in {*update.slice, *regained} - unreachable:

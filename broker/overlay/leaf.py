@@ -72,7 +72,7 @@ class Leaf(LogicalBroker):
         self._bound: dict[Space, frozenset[str]] = {}  # the bindings of the own streams
         self._deliveries: list[Delivery] = []
         self._open_nacks: dict[tuple[StreamName, str], tuple[str, str, Nack, bool]] = {}
-        self._seen: set[str] = set()  # leaves that were reached since the start
+        self._seen: set[str] = set()  # interested leaves that were reached since the start
         self._waiting: set[Space] = set()  # spaces whose vector differs from the known interest
         self._reviewed = -1  # the version of the interest
         self._deferred: set[Space] = set()  # spaces whose vector has just changed
@@ -101,7 +101,7 @@ class Leaf(LogicalBroker):
             self._skip_foreign(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Request missing numbers, continue answers that waited for the log, and announce lagging streams again."""
+        """Request missing numbers, continue incomplete answers, announce lagging streams, and append due vectors."""
         self._has_updates = True
         self._now_ms = now_ms
         self._skip_foreign(now_ms)
@@ -273,7 +273,7 @@ class Leaf(LogicalBroker):
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
-        """Create the sink of a new incarnation; return None while deliveries of another one are not durable."""
+        """Create a new incarnation's sink; return None for a replaced one, or until others' deliveries are durable."""
         key = stream.leaf, stream.space
         if stream.incarnation in self._retired.get(key, ()):
             return None
@@ -375,7 +375,7 @@ class Leaf(LogicalBroker):
     def _review_space(self, space: Space, now_ms: int, given_up: tuple[str, ...] = ()) -> None:
         """Update the vector and the bindings of a stream according to the known interest.
 
-        A changed vector is appended right before the next message, so that many changes without a message cost nothing.
+        A changed vector is appended right before the next message, or by `_maintain`: until then, changes are merged.
         The bindings may be ahead of the vector, so a vector that has just changed stays unchanged for `vector_ms`.
         """
         source = self.sources.get(space)
@@ -407,7 +407,7 @@ class Leaf(LogicalBroker):
         return self.interest.direction(leaf) is not None and self.interest.time(leaf) >= virtual_time
 
     def _send_runs(self, source: StreamSource) -> None:
-        """Send runs of a stream while none of its links is full."""
+        """Send runs of a stream, at most `burst_runs`, while none of its links is full."""
         for _ in range(self._timing.burst_runs):
             peers = list(self.peers.chosen(source.stream, self._node))
             if not peers or any(peer.full for peer in peers):
@@ -420,8 +420,8 @@ class Leaf(LogicalBroker):
         self.has_more |= source.sent < source.last
 
     def _announce_tip(self, source: StreamSource) -> None:
-        """Announce the position and the vector of a stream, unless all leaves have received the stream and the vector
-        equals the known interest.
+        """Announce the position and the vector of a stream, unless all leaves have acknowledged what was sent of it and
+        the vector equals the known interest.
 
         A leaf that finds a virtual time of another of its runs in the vector continues above it.
         """
@@ -431,7 +431,7 @@ class Leaf(LogicalBroker):
                 peer.send(tip, tip.vector, self._output)
 
     def _watch_lags(self) -> None:
-        """Send streams whose acks make no progress through other brokers of the node, and tips to all its brokers."""
+        """If the acks of a stream make no progress, choose other brokers of the node, and send its position to all."""
         self.peers.expire(self._now_ms)
         for space, source in self.sources.items():
             if self._lags.is_stuck(space, source.needed_from(), source.sent, self._now_ms):
@@ -439,7 +439,7 @@ class Leaf(LogicalBroker):
                 self._announce_tip(source)
 
     def _maintain(self) -> None:
-        """Append vectors that have waited too long for a message, and drop unneeded state.
+        """Append vectors that have waited too long for a message, announce waiting streams, and drop unneeded state.
 
         A vector with a new leaf is appended now, so that the leaf learns where its stream starts; other vectors are
         appended after `vector_idle_ms`, so that a restart finds a recent one.
@@ -457,7 +457,7 @@ class Leaf(LogicalBroker):
     def _forget_unneeded(self) -> None:
         """Drop received streams without bindings, own streams that have ended, and unneeded leaves.
 
-        If a binding wants such a stream again, it starts at the start point of that binding.
+        If a binding wants a dropped received stream again, the stream starts at the start point of that binding.
         """
         for stream, sink in list(self.sinks.items()):
             if sink.is_settled and self.subscriptions.floor(stream.space) is None:

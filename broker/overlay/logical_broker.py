@@ -24,7 +24,7 @@ class Timing:
     and announces its position on all links."""
 
     tip_ms: int = 1_000
-    """How often a publishing leaf repeats the announcement of its position."""
+    """How often a publishing leaf announces a stream's position again while acks or a vector change are missing."""
 
     avoid_ms: int = 10_000
     """How long a leaf avoids brokers through which acks made no progress."""
@@ -33,7 +33,7 @@ class Timing:
     """The shortest time between two vector changes of a stream, so that many new bindings share one change."""
 
     vector_idle_ms: int = 30_000
-    """How long a vector change waits for the next message."""
+    """How long a vector change waits for the next message, unless it adds a leaf."""
 
     forget_ms: int = 10_000
     """How often an inner broker drops streams that were idle since the last check and are not needed."""
@@ -122,7 +122,7 @@ class LogicalBroker:
         """Answer a request for numbers of a stream, or forward it."""
 
     def _take_updates(self, now_ms: int) -> list[Outgoing]:
-        """Return the announcements to send."""
+        """Return the announcements to send, and the answers to received ones."""
         if not self._has_updates:
             return []
         self._has_updates = False
@@ -136,7 +136,7 @@ class LogicalBroker:
         return True
 
     def _send_ack(self, stream: StreamName, number: int, node: str, output: list[Outgoing]) -> None:
-        """Acknowledge a stream to each broker of a node that was sent all announcements, with its serial."""
+        """Acknowledge a stream to the brokers of a node to which all updates were sent, with the last one's serial."""
         for peer in self.peers.live(node):
             serial = self.interest.announced(node, peer.broker)
             if serial:

@@ -177,7 +177,7 @@ class UpdateAck:
 
 @dataclass(frozen=True, slots=True)
 class Resync:
-    """The request for a full update, because an update before the received one is missing."""
+    """The request for a full update: none has arrived in this session, or the sender checks that the peer is alive."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +185,11 @@ class StreamRun:
     """The numbers from `first` to `last` of a stream. A number without an element is silent: no leaf beyond the
     receiver wants it.
 
-    `vector_at` is the number of the vector change in force before `first`, 0 if there is none. `vector` is its new
+    `vector_at` is the number of the vector change in force before `first`, or 0 if there is none. `vector` is its new
     vector; None means that it was sent before in the link session, or that the sender does not know it. An empty run
     (`first` is `last` + 1) is a tip: it says that the stream has reached `last`. `target` is the leaf that requested
-    the run; an empty `target` means all leaves. `lost` means that a limit removed the numbers from the stream before
-    all leaves had received them, or that a broker on the path accepts no message of that size.
+    the run; an empty `target` means all leaves. `lost` means that the numbers were removed from the stream before all
+    leaves had received them, or that a broker on the path does not accept a message of that size.
     """
 
     stream: StreamName

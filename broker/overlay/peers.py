@@ -46,7 +46,7 @@ def choose(
 
     `reachable` maps each live broker to the leaves that it can reach. One broker is chosen if it reaches all leaves;
     otherwise each further one adds the most leaves. Brokers in `avoided` are chosen only for leaves that no other
-    broker reaches. Cost: O(brokers * wanted leaves).
+    broker reaches. Cost: O(brokers * wanted leaves) for each chosen broker.
     """
     ranked = sorted(reachable, key=lambda broker: (broker in avoided, -weight(stream, broker)))
     if len(ranked) < 2:
@@ -83,11 +83,11 @@ class OverlayPeer:
         self.lagging: dict[StreamName, LaggingStream] = {}
 
     def send(self, run: StreamRun, vector: Vector | None, output: list[Outgoing]) -> bool:
-        """Append a run to the output, with its vector if the peer may not have it. A full link skips the run.
+        """Append a run to the output, with its vector if the peer may not have it; a full link skips it. Return whether
+        it was appended. A run that a leaf requested always is, because a leaf requests only as much as it has room for.
 
-        A run that a leaf requested is always sent, because a leaf requests only as much as it has room for. While a
-        leaf is catching up on a stream, it is sent no other runs of the stream. `vector` is the vector in force before
-        the run, None if unknown.
+        While a leaf is catching up on a stream, other runs of the stream are skipped, except tips. `vector` is the
+        vector in force before the run, or None if unknown.
         """
         if self.lagging and not self._passes(run):
             return False
@@ -178,7 +178,7 @@ class Peers:
                 peer.lagging.pop(stream, None)
 
     def find(self, node: str, broker: str) -> OverlayPeer | None:
-        """Return a session, None if there is no link."""
+        """Return a session, or None if there is no link."""
         return self._nodes[node].get(broker)
 
     def live(self, node: str) -> Iterable[OverlayPeer]:
@@ -186,7 +186,7 @@ class Peers:
         return self._nodes[node].values()
 
     def chosen(self, stream: StreamName, node: str) -> Iterable[OverlayPeer]:
-        """Return the sessions of a node over which a stream is sent. Cost: a look-up unless interest has changed."""
+        """Return the sessions of a node over which a stream is sent. Cost: a look-up until interest or links change."""
         peers = self._nodes[node]
         if len(peers) < 2:
             return peers.values()
@@ -203,7 +203,7 @@ class Peers:
         return chosen
 
     def avoid(self, stream: StreamName, node: str, until_ms: int) -> None:
-        """Choose other brokers for a stream that makes no progress, unless a wanted leaf is unreachable anyway."""
+        """Choose other brokers for a stream without progress, if there are any and all wanted leaves are reachable."""
         peers = self._nodes[node]
         reached = frozenset[str]().union(*(self._interest.reachable(node, broker) for broker in peers))
         if len(peers) < 2 or not self._wanted(node, stream.space) <= reached:
@@ -221,9 +221,9 @@ class Peers:
             self._choices.pop(key, None)
 
     def towards(self, node: str, leaf: str, turn: int | None = None) -> OverlayPeer | None:
-        """Return a session with a broker of a node that reaches a leaf, or else with any broker; None without links.
+        """Return a session with a broker of a node that reaches a leaf, else with any broker, or None without links.
 
-        The sessions are used in turn. A caller that repeats a request passes its number as `turn`, to skip none.
+        The sessions are used in turn. A caller that repeats a request passes the number of the attempt as `turn`.
         """
         peers = self._nodes[node]
         candidates = [peer for broker, peer in peers.items() if leaf in self._interest.reachable(node, broker)]
@@ -236,7 +236,7 @@ class Peers:
 
 
 def _last_vector(run: StreamRun, before: int) -> int:
-    """Return the number of the last vector change in a run, `before` if it has none."""
+    """Return the number of the last vector change in a run, or `before` if there is none."""
     for element in reversed(run.elements):
         if isinstance(element, VectorChange):
             return element.number

@@ -50,7 +50,7 @@ class Coverage:
         self._lasts[begin:end] = [last]
 
     def hole(self, reached: int) -> tuple[int, int] | None:
-        """Return the first and the last number of the first hole up to `reached`, None if there is no hole."""
+        """Return the first and the last number of the first hole up to `reached`, or None if there is no hole."""
         if self._firsts:
             return self.upto + 1, self._firsts[0] - 1
         return (self.upto + 1, reached) if reached > self.upto else None
@@ -71,8 +71,8 @@ class Coverage:
 class Acknowledgements:
     """The positions of leaves in one stream: each has received all numbers up to its position.
 
-    A position only rises, with acks that include the leaf. A leaf without a position has 0, so nothing of the stream is
-    removed before its first ack.
+    A position only rises: with acks that include the leaf, and with the vector change that adds it. A leaf without a
+    position counts as 0, so nothing of the stream is removed before it has one.
     """
 
     def __init__(self) -> None:
@@ -86,11 +86,11 @@ class Acknowledgements:
                 positions[leaf] = number
 
     def position(self, leaf: str) -> int:
-        """Return the position of a leaf, 0 if it has acknowledged nothing."""
+        """Return the position of a leaf, or 0 if it does not have one."""
         return self._positions.get(leaf, 0)
 
     def least(self, leaves: Iterable[str]) -> int | None:
-        """Return the lowest position of leaves, None without leaves. Cost: O(leaves)."""
+        """Return the lowest position of leaves, or None without leaves. Cost: O(leaves)."""
         positions = self._positions
         return min((positions.get(leaf, 0) for leaf in leaves), default=None)
 
@@ -167,7 +167,7 @@ class CatchUp:
 
 
 class LaggingStream:
-    """A stream of which a full link to a leaf has skipped numbers, the last of them `reached`.
+    """A stream of which a link to a leaf has skipped numbers up to `reached`, because it was full or not open.
 
     Until the leaf has caught up, the link sends only answers to its requests, so that no message is sent twice. The
     answers start at the leaf's position; when they have reached `reached`, the stream continues normally.

@@ -12,9 +12,9 @@ from broker.overlay.packets import Conjunction, Space, Update
 class ReplicaChange:
     """The changes that an update makes to a replica.
 
-    Shapes: `added` and `removed` are patterns, `leaves` those with a changed virtual time. `interested` and `durable`
-        are the leaves that entered or left these sets, `reached` those whose reachability through the sender changed.
-        `touched` are the spaces whose bindings have changed at a leaf.
+    Shapes: `added` and `removed` are patterns, `leaves` are leaves with a changed virtual time. `interested` and
+        `durable` are the leaves that entered or left these sets, `reached` those whose reachability through the sender
+        may have changed. `touched` are the spaces whose bindings have changed at a leaf.
     """
 
     added: list[Conjunction] = field(default_factory=list)
@@ -32,7 +32,7 @@ class Replica:
 
     An update may have several parts. The additions of a part take effect at once, because extra patterns lose no
     message. Removals and virtual times take effect with the last part. A full update replaces everything; until its
-    last part, the earlier patterns are also kept. `expected` is the serial of the next part, 0 before the first full
+    last part, the earlier patterns are also kept. `expected` is the serial of the next part, or 0 before the first full
     update.
 
     Invariant: the patterns match every message that an active subscription of a leaf in `times` wants, if its start
@@ -48,7 +48,7 @@ class Replica:
         self.interested: dict[Space, frozenset[str]] = {}
         self.durable: frozenset[str] = frozenset()
         self.unreachable: frozenset[str] = frozenset()
-        self._kept: dict[Space, set[str]] | None = None  # the patterns of an incomplete full update; None without one
+        self._kept: dict[Space, set[str]] | None = None  # the patterns of an incomplete full update, if there is one
         self._removed: list[Conjunction] = []
 
     def begin(self, session: int) -> None:
@@ -66,9 +66,9 @@ class Replica:
         self._removed = []
 
     def replaced_by(self, update: Update) -> Replica | None:
-        """Return a copy of the announcements if this update completes a full one with an earlier time of a leaf.
+        """Return a copy of the announcements if this update completes a full one that knows less about a leaf, or None.
 
-        A restarted broker knows nothing at first. Until it does, its earlier announcements are still used for matching.
+        A restarted broker knows nothing at first. Until it knows as much again, the copy is still used for matching.
         """
         whole = self._is_next(update) and update.last and (update.full or self._kept is not None)
         if not whole or all(update.slice.get(leaf, -1) >= time for leaf, time in self.times.items()):
@@ -227,7 +227,7 @@ class Direction:
         self.unreachable: set[str] = set()
 
     def refresh(self, change: ReplicaChange) -> DirectionChange:
-        """Merge the leaves that a change of one replica affects. Cost: O(changed leaves)."""
+        """Merge the leaves that a change of one replica affects. Cost: O(changed leaves * spaces) for each replica."""
         changed: set[str] = set()
         replicas = self.replicas.values()
         for leaf in change.leaves:

@@ -108,7 +108,7 @@ class Sink:
     A consumer may receive a message before it is on disk. So after a crash all messages that the stream had by then are
     doubtful: those up to `doubtful_upto`, which the publishing leaf reports.
 
-    Shapes: deliveries up to `committed_upto` are durable, or were before the sink started.
+    Shapes: deliveries up to `committed_upto` are durable, or precede the base.
     Invariant: elements are delivered in the order of their numbers, and a number is silent only if a broker with
         sufficient information said so.
     """
@@ -152,7 +152,7 @@ class Sink:
 
     @property
     def position(self) -> int | None:
-        """The number up to which everything has arrived, None without a base."""
+        """The number up to which everything has arrived, or None without a base."""
         return None if self._coverage is None else self._coverage.upto
 
     @property
@@ -168,7 +168,7 @@ class Sink:
     def received(self, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Process a run, and return the messages that can be delivered now.
 
-        `floor` is the lowest start point of the leaf's bindings in the space, None without bindings.
+        `floor` is the lowest start point of the leaf's bindings in the space, or None without bindings.
         Cost: O(elements of the run, and elements that waited for it).
         """
         if run.vector is not None:
@@ -198,7 +198,7 @@ class Sink:
         self.committed_upto = max(self.committed_upto, number)
 
     def ack(self) -> int | None:
-        """Return the number up to which the stream is no longer needed, None without a base."""
+        """Return the number up to which the stream is no longer needed, or None without a base."""
         if self._coverage is None:
             return None
         return self._coverage.upto if self.committed_upto >= self._delivered_upto else self.committed_upto
@@ -253,7 +253,7 @@ class Sink:
         return Nack(self.stream, first, last, self._leaf, floor or 0, limit_bytes, () if first else self.former)
 
     def reset_request(self) -> None:
-        """Repeat the request at the next tick, because its answers may have been lost with a link."""
+        """Forget the open request, so that it is soon repeated: its answers may have been lost with a link."""
         self._has_answers = False
         self._asked_ms = -1
 
@@ -265,7 +265,7 @@ class Sink:
         return (0, 0) if self._wants_base and floor is not None else None
 
     def _time_in(self, vector: Vector) -> int:
-        """Return this leaf's entry in a vector, 0 if it has none."""
+        """Return this leaf's entry in a vector as a time of its own clock, or 0 if there is none."""
         time = vector.get(self._leaf, 0)
         return self._read_time(time) if time else 0
 
@@ -280,7 +280,7 @@ class Sink:
             self._drop_waiting(self._coverage)
 
     def _find_base(self, run: StreamRun, floor: int | None) -> Coverage | None:
-        """Return a coverage of all numbers before the base, None if the run does not contain the base."""
+        """Return a coverage of all numbers before the base, or None without bindings, or if the run lacks the base."""
         if floor is None:
             return None
         if self.former:
@@ -325,7 +325,7 @@ class Sink:
         coverage.add(run.first, run.last)
 
     def _advance_through(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Deliver the next run, and the buffered ones that follow it."""
+        """Deliver the next run, and the buffered ones that follow it, if the vector in force is known."""
         if run.lost:
             return self._skip_lost(coverage, run, floor)
         expected = coverage.upto + 1
@@ -370,7 +370,7 @@ class Sink:
         self._numbers.clear()
 
     def _entry_before(self, run: StreamRun, expected: int) -> int | None:
-        """Return this leaf's entry in the vector in force before a number of the run, None if unknown."""
+        """Return this leaf's entry in the vector in force before a number of the run, or None if unknown."""
         entry = self._entries.get(run.vector_at, 0 if run.vector_at == 0 else None)
         for element in run.elements:
             if element.number >= expected:

@@ -30,7 +30,7 @@ class LeafState:
 
 @dataclass(frozen=True, slots=True)
 class LogPart:
-    """The stored elements from the requested number up to `last`; the other numbers in this range were removed."""
+    """The stored elements from the requested number up to `last`; the others of this range were removed or expired."""
 
     last: int
     elements: tuple[Element, ...]
@@ -45,7 +45,7 @@ class StreamLog(Protocol):
 
     @property
     def durable(self) -> int:
-        """The highest durable number, 0 if there is none."""
+        """The highest durable number, or 0 if there is none."""
 
     @property
     def trimmed(self) -> int:
@@ -66,7 +66,7 @@ class StreamLog(Protocol):
         """Append a vector change and return its number."""
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once, right before the next element is numbered or the stream ends; None cancels it."""
+        """Call a function once, right before the next element is numbered; None or the end of the stream cancels it."""
 
     def trim(self, upto: int) -> None:
         """Remove all elements up to a number, except the last vector change among them."""
@@ -170,7 +170,7 @@ class StreamSource:
         self._log.before_next(call)
 
     def run(self, limit_bytes: int) -> StreamRun | None:
-        """Return the next run to send, None if there is none or the log needs time."""
+        """Return the next run to send, or None if there is none or the log needs time."""
         self.sent = max(self.sent, self.trimmed)
         last = self.last
         if self.sent >= last:
@@ -187,7 +187,7 @@ class StreamSource:
         return self._numbered(self.sent + 1, self.sent)
 
     def answer(self, nack: Nack, *, again: bool = False) -> list[StreamRun] | None:
-        """Return the runs that answer a nack, None if the log needs time. A nack of another incarnation has none.
+        """Return the runs that answer a nack (none if it is for another incarnation), or None if the log needs time.
 
         The runs fill the window of the leaf in parts: while `has_more_for` returns true, call this method `again`.
         """
@@ -255,13 +255,13 @@ class StreamSource:
             del self._changes[:kept]
 
     def needed_from(self) -> int:
-        """Return the first number that a leaf of the vector has not acknowledged, `last` + 1 if there is none."""
+        """Return the first number that a leaf of the vector has not acknowledged, or `last` + 1 if there is none."""
         last = self.last
         least = self.acks.least(self._appended.keys() & self.vector.keys())
         return (last if least is None else min(last, least)) + 1
 
     def _end(self, incarnation: int) -> int | None:
-        """Return the last number of an incarnation, None if it is unknown. Cost: O(vector changes)."""
+        """Return the last number of an incarnation, or None if it is unknown. Cost: O(vector changes)."""
         if incarnation == self.stream.incarnation:
             return self.last
         found = False
@@ -290,7 +290,7 @@ class StreamSource:
         return self._repair(nack, begin, self.sent)
 
     def _base(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf without a base: numbers from 1 on, of which those that it cannot want are silent."""
+        """Answer a leaf without a base: numbers from 1 on, silent where it cannot want them; a tip if it wants none."""
         at = self._change_at(self.trimmed)
         if at >= 0 and self._changes[at].new.get(nack.leaf, 0) >= nack.vst:
             return self._repair(nack, 1, self.sent)
@@ -328,7 +328,7 @@ class StreamSource:
         return [replace(run, target=leaf) for run in runs]
 
     def _change_at(self, number: int) -> int:
-        """Return the index of the last vector change up to a number, -1 if there is none."""
+        """Return the index of the last vector change up to a number, or -1 if there is none."""
         return bisect_right(self._changes, number, key=attrgetter("number")) - 1
 
     def _numbered(self, first: int, last: int, elements: tuple[Element, ...] = ()) -> StreamRun:

@@ -16,7 +16,7 @@ class BindingBatch:
     """The effect of a batch of changes: each root added (true) or removed (false), and the touched spaces.
 
     A new binding touches its space even if it changes no root, because it receives messages only once this virtual time
-    has ended. A batch that touches no space changes nothing for other brokers, and does not end a virtual time.
+    has ended, but not if it joins a start point. A batch that touches no space does not end a virtual time.
     """
 
     roots: dict[Conjunction, bool] = field(default_factory=dict)
@@ -58,7 +58,7 @@ class SpaceSubscriptions:
         return self._limits
 
     def start(self, text: str) -> int | None:
-        """Return the start point of the first binding with a pattern, None if there is none."""
+        """Return the start point of the first binding with a pattern, or None if there is none."""
         return self._starts.get(text)
 
     def hold(self, text: str, binding: str, start: int) -> RootDiff:
@@ -92,7 +92,7 @@ class Subscriptions:
     starts at the start point of the binding that covers it. That is as complete, but delivers earlier messages, even
     those that waited for a link.
 
-    `joins` is set if all links are one-way. Then a binding starts at the start point of another with its conjunction.
+    `joins` is set if all links are one-way. Then a binding starts at the start point of the first with its conjunction.
     """
 
     def __init__(self, aggregation: Aggregation, time: VirtualTime, *, joins: bool = False) -> None:
@@ -150,12 +150,12 @@ class Subscriptions:
         return replace(batch, durable=was_durable != bool(self._durable))
 
     def floor(self, space: Space) -> int | None:
-        """Return the lowest start point of a space, None without bindings. Cost: O(bindings) after a change."""
+        """Return the lowest start point of a space, or None without bindings. Cost: O(bindings) after a change."""
         held = self._spaces.get(space)
         return None if held is None else held.limits(self.start)[0]
 
     def ceiling(self, space: Space) -> int:
-        """Return the highest start point of a space, 0 without bindings. Cost: O(bindings) after a change."""
+        """Return the highest start point of a space, or 0 without bindings. Cost: O(bindings) after a change."""
         held = self._spaces.get(space)
         return 0 if held is None else held.limits(self.start)[1]
 

@@ -17,8 +17,8 @@ RESERVE: Final = 1024
 class VirtualTime:
     """The virtual clock of one leaf broker. It never returns to an earlier time of the leaf, even after a crash.
 
-    `bound` must be persisted before the broker sends anything with the current time. After a crash the clock starts
-    above the persisted bound, at a random distance: the `incarnation`. So two runs that start with the same data
+    `bound` must be persisted before the broker sends anything with the current time. Each run starts above the
+    persisted bound, at its own distance: the `incarnation`. So two runs that start with the same data
     folder, one of them with an older copy, can be distinguished: a time above the persisted bound that this clock never
     showed belongs to another run.
     Source: the Gryphon paper, section 3.3.
@@ -42,7 +42,7 @@ class VirtualTime:
         return ended
 
     def recognize(self, time: int) -> int | None:
-        """Return a time that another broker knows of this leaf, None if it belongs to another run of the leaf."""
+        """Return a time that another broker knows of this leaf, or None if it belongs to a run unknown to this one."""
         if time <= self.recovered or self._ranges[-1][0] <= time <= self.now:
             return time
         return time if any(first <= time <= last for first, last in self._ranges[:-1]) else None

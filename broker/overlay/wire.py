@@ -241,7 +241,7 @@ def _decoded(text: bytes) -> str:
 class PacketPieces:
     """Assemble packets from the AMQP messages of one direction of a link, the pieces.
 
-    Cost: each byte is copied at most twice, however many pieces a packet has.
+    Cost: each byte is copied a few times at most, however many pieces a packet has.
     """
 
     __slots__ = ("_held_bytes", "_limit_bytes", "_needed_bytes", "_pieces")
@@ -367,7 +367,7 @@ def _codec(name: str) -> _Codec:
 
 
 def _list_of(make: Callable[[list[Any]], Any], *names: str) -> _Codec:
-    """Return the codec of a list. `make` creates an entry of its fields, whose codecs have these names."""
+    """Return the codec of a list. `make` creates an entry from its fields, whose codecs have these names."""
     codecs = [_codec(name) for name in names]
 
     def write(writer: PacketWriter, entries: Sequence[Sequence[Any]]) -> None:

@@ -145,7 +145,7 @@ class BindingInterest:
     ) -> bool:
         """Return whether a binding with a start point up to `virtual_time` routes a message to a destination.
 
-        Cost: O(1) if all bindings of the pair have such a start point, else O(bindings of the pair).
+        Cost: O(1) if all bindings of the pair are announced with such a start point, else O(bindings of the pair).
         """
         pair = source, destination
         if pair not in self._pending and self._latest.get(pair, UNANNOUNCED) <= virtual_time:

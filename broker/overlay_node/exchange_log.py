@@ -1,7 +1,7 @@
 """One stream of the overlay on disk: the messages of a stream queue by their numbers, and the changes of its vector.
 
-Reading settles no message. Messages that all brokers have received are trimmed from the front, except for the vector
-change in force there.
+Reading does not settle messages. Messages that all brokers have received are trimmed from the front, except for the
+vector change in force there.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ ENVELOPE: Final = Envelope(VECTORS, "")
 
 
 def vector_message(old: Vector, new: Vector, incarnation: int, previous: int, now_ms: int) -> Message:
-    """Return the message that stores a vector change. `previous` is the number of the change before, 0 without one."""
+    """Return the message that stores a vector change. `previous` is the number of the change before, or 0."""
     change = {"previous": previous, "old": dict(old), "new": dict(new), "incarnation": incarnation}
     body = json.dumps(change, separators=(",", ":")).encode()
     header = encode_header({"delivery_mode": 2}, len(body))
@@ -59,7 +59,7 @@ def vector_change(number: int, message: Message) -> VectorChange:
 
 
 def previous_change(message: Message) -> int:
-    """Return the number of the vector change before that of a message, 0 if there is none."""
+    """Return the number of the vector change before that of a message, or 0 if there is none."""
     return int(json.loads(message.body)["previous"])
 
 
@@ -67,8 +67,8 @@ class ExchangeLog:
     """Read, extend and trim the stream of one exchange.
 
     Invariant: numbers are dense and never reused. The last vector change among the trimmed numbers is kept. Numbers up
-        to ``lost`` may have been removed before all brokers had received them.
-    Cost: reading costs O(messages read), and O(slots from the nearer end of the queue to the first message).
+        to `lost` may have been removed before all brokers had received them.
+    Cost: reading costs O(messages read), and O(slots of the queue), or near its end O(slots from the first message on).
     """
 
     def __init__(self, vhost: Vhost, queue: OverlayQueue) -> None:
@@ -92,18 +92,18 @@ class ExchangeLog:
         self._front: tuple[int, int] | None = None  # the first slot, and the timestamp of its last message
 
     def when_ready(self, ready: Callable[[], None], appended: Callable[[], None] = lambda: None) -> None:
-        """Call `ready` after a read from disk for which `read` returned None, `appended` after each appended vector."""
+        """Call `ready` after each read from disk, and `appended` after each appended vector."""
         self._ready = ready
         self._appended = appended
 
     @property
     def last(self) -> int:
-        """The last number of the stream, which may not be on disk yet; 0 if there is none."""
+        """The last number of the stream, which may not be on disk yet; in an empty stream, the one before the first."""
         return self._manager.next_id - 1
 
     @property
     def lost(self) -> int:
-        """The number up to which messages may have been removed before all brokers had received them; 0 for none."""
+        """The number up to which messages may have been removed before all brokers had received them, or 0."""
         return 0 if self.ended else max(self._lost.reached, 0)
 
     def became_durable(self, upto: int) -> None:
@@ -120,7 +120,7 @@ class ExchangeLog:
     # -- the vector ---------------------------------------------------------------------------------------------------
 
     def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
-        """Append a vector change and return its number; the next commit writes it to disk."""
+        """Append a vector change and return its number; the next commit writes it, unless the stream has ended."""
         if self.ended:
             self.durable = self.trimmed = self.durable + 1
             return self.durable
@@ -135,12 +135,12 @@ class ExchangeLog:
         return number
 
     def before_next(self, call: Callable[[], None] | None) -> None:
-        """Call a function once, right before the next message is numbered or the stream ends; None cancels it."""
+        """Call a function once, right before the next message is numbered; None or the end of the stream cancels it."""
         if not self.ended:
             self._stream.call_before_next(None if call is None else lambda _stream: call())
 
     def change_at(self, number: int) -> int:
-        """Return the number of the vector change in force before a number, 0 if there is none."""
+        """Return the number of the vector change in force before a number, or 0 if there is none."""
         index = bisect_right(self.changes, number - 1, key=attrgetter("number"))
         return self.changes[index - 1].number if index else 0
 
@@ -184,11 +184,11 @@ class ExchangeLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
-        """Return the elements from a number on, at least one if there is any, and their last number.
+        """Return the elements from a number on, at least one if there is any, and up to which number they are complete.
 
-        Expired messages are left out. If the messages are only on disk, start reading them and return None; `ready` is
-        called afterwards.
-        Units: `limit_bytes` limits the headers and bodies of all messages together.
+        Expired and lost messages are left out. If the next message is only on disk, start reading and return None;
+        `ready` is called afterwards.
+        Units: `limit_bytes` limits the headers and bodies of all messages together, except for a single one.
         """
         if self.ended:
             return LogPart(last, ())
@@ -286,9 +286,9 @@ class ExchangeLog:
             self._vhost.ports.deadlines.set(("trim", self.queue), self._vhost.ports.clock.now_ms, self._trim)
 
     def enforce(self, max_bytes: int, max_age_ms: int) -> int:
-        """Remove messages beyond the limits, the oldest first, and return the last removed number, 0 for none.
+        """Remove messages beyond the limits, the oldest first, and return the last removed number, or 0 if none was.
 
-        Cost: O(slots); the age of a slot on disk is that of its last message.
+        Cost: O(slots, and messages of resident ones that have aged); the age of a slot on disk is its last message's.
         """
         slots = [slot for slot in self._manager.slots.values() if slot.end > self.trimmed + 1]
         left_bytes = sum(_message_bytes(slot) for slot in slots)
@@ -310,7 +310,7 @@ class ExchangeLog:
         return upto
 
     def _aged(self, slot: Slot, before_ms: int) -> int:
-        """Return the last number of a slot published by `before_ms`; 0 for none, or if it must be read from disk."""
+        """Return the last number of a slot published by `before_ms`, or 0 if there is none or it must first be read."""
         if slot.contents is not None:
             kept = [
                 (message.timestamp_ms, number)

@@ -66,8 +66,8 @@ def _broker_row(brokers: HeldBrokers, held: OverlayBroker) -> Row:
 def _link_row(brokers: HeldBrokers, held: OverlayBroker, neighbour: Neighbour) -> Row:
     """Return the state of a link.
 
-    Shapes: `session` is a unique number. `announced` is the serial of the last sent update, 0 while changes are
-        waiting; `applied` is the serial of the last received one.
+    Shapes: `session` is the neighbour's unique number, or 0. `announced` is the serial of the last sent update, or 0
+        while changes are waiting; `applied` is the serial of the last applied one.
     """
     link = brokers.links.get((held.broker, neighbour.broker))
     interest = brokers.interest_of(held.broker)
@@ -202,7 +202,7 @@ def _verdict(interest: Interest, broker: str, node: str, space: Space, key: str,
 
 
 def _here(driver: LeafDriver, broker: str, space: Space, key: str) -> Row:
-    """Return the queues of this process to which the key of a message routes it."""
+    """Return the row with the queues of this process to which the key of a message routes it."""
     held = driver.vhosts.get(space.vhost)
     exchange = None if held is None else held.engine.vhost.exchanges.get(space.exchange)
     queues: list[str] = []

@@ -1,6 +1,7 @@
 """The ingress of one vhost: it publishes the messages of other brokers' streams, each once, in stream order.
 
-A message and its position in its stream are one record of the log. It never enters the stream of this broker.
+A logged message and its position in its stream share one record of the log. Published messages do not enter this
+broker's own stream.
 """
 
 from __future__ import annotations
@@ -33,10 +34,9 @@ SIZE_AT, SIZE_END = 4, 12  # the position of the body size in a content header
 class Ingress:
     """Publish the messages of other leaf brokers' streams.
 
-    A message that no binding of its exchange matches is dropped, without the alternate exchange. Otherwise it is
-    treated like a client's publish: bindings between exchanges, their alternates, delays, limits and dead letters
-    apply.
-    Invariant: the numbers of an incarnation of a stream only rise; a number that was used already is skipped.
+    A message that no binding of its exchange matches is dropped; the alternate exchange is not used. Otherwise it is
+    treated as a client's publish: bindings between exchanges, their alternates, delays, limits and dead letters apply.
+    Invariant: within an incarnation of a stream, numbers only rise; a message whose number is not new is skipped.
     """
 
     def __init__(self, vhost: Vhost, bindings: BindingInterest) -> None:
@@ -62,21 +62,21 @@ class Ingress:
             self.drop(stream)
 
     def drop(self, stream: StreamName) -> None:
-        """Drop the broker's position in an incarnation of a stream, which a newer one continues."""
+        """Drop the broker's position in an incarnation of a stream that was replaced, or whose leaf will not return."""
         producer = self._producer(stream)
         del self._producers[stream]
         self._vhost.producers.disown(producer)
         self._recorded.pop(producer, None)
 
     def advance(self, stream: StreamName, number: int) -> None:
-        """Record the broker's position in a stream, unless the record of a message contains it already."""
+        """Record the broker's position in a stream, unless the record of a message already covers it."""
         producer = self._producer(stream)
         if self._recorded.get(producer, -1) < number:
             self._vhost.producers.advance(producer, number)
             self._recorded[producer] = number
 
     def publish(self, stream: StreamName, data: Data, start: int | None = None, *, doubtful: bool = False) -> None:
-        """Publish a message of a stream. With `start`, only bindings with a start point up to it receive the message.
+        """Publish a message of a stream. With `start`, only bindings with a start point up to it route the message.
 
         A `doubtful` message may have been delivered before a crash, so it is marked as redelivered.
         """
@@ -129,7 +129,7 @@ class Ingress:
                     retainer.retain(envelope.key, header, body)
 
     def _queues(self, exchange: Exchange, keys: Sequence[str], header: bytes, start: int | None) -> Sequence[Queue]:
-        """Return the queues of a message, including those of taps; none if it reaches only taps."""
+        """Return the queues of a message, including those of taps, or none if only taps match it."""
         router = self._vhost.router
         plain = exchange.alternate is None and not exchange.onward and not exchange.by_headers
         if start is None and plain and len(keys) == 1:

@@ -67,7 +67,7 @@ class DialledCarrier(ClientEvents):
         self._late: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Consume the messages of the link; close it if the first message does not arrive in time."""
+        """Consume the link's messages once its channel is open; close it if the first one does not arrive in time."""
         self._late = asyncio.get_running_loop().call_later(OPENING_LIMIT_S, self._opening_late)
         try:
             await self.connection.open()
@@ -218,10 +218,10 @@ class LocalCarrier:
 
 
 class Links:
-    """Open the links of the settings, accept those of neighbours, and connect the brokers of this process.
+    """Open the links defined in the settings, accept those of neighbours, and connect the brokers of this process.
 
     If both ends of a link have a URL, the first one that reaches the other opens it. If both open one at the same time,
-    the link of the alphabetically first broker remains.
+    the one opened by the alphabetically first broker remains.
     """
 
     def __init__(self, settings: Settings, events: LinkEvents) -> None:
@@ -255,8 +255,8 @@ class Links:
     def accept(self, arguments: Mapping[str, Any], accepted: AcceptedLink) -> OverlayLink:
         """Return this end of a link that a neighbour opens.
 
-        Raises: ChannelError 403 for a broker that is not a neighbour, and for a second process with its name; 406 if
-            the open link of this end remains.
+        Raises: ChannelError 403 unless a broker of this process has that neighbour, and for a second process with its
+            name; 406 if the open link of this end remains.
         """
         peer, own = arguments.get(BROKER_ARGUMENT), arguments.get(PEER_ARGUMENT)
         broker = self._held.get(own) if isinstance(own, str) else None
@@ -288,7 +288,7 @@ class Links:
         self._events.received(link, packets)
 
     def lost(self, link: OverlayLink) -> None:
-        """Resume dialling."""
+        """Resume dialling, unless a newer link has taken the place of this one, and report the loss."""
         pair = (link.own, link.peer)
         if self._links.get(pair) is link:
             del self._links[pair]

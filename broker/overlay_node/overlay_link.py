@@ -51,10 +51,10 @@ class LinkEvents(Protocol):
 class OverlayLink:
     """A link between a broker of this process and a neighbour.
 
-    Shapes: ``own`` and ``peer`` are the names of the brokers, ``own_node`` and ``node`` those of their tree nodes.
-        ``session`` and ``process`` are those of the neighbour's Hello, 0 before.
-    Units: ``sent_bytes`` and ``received_bytes`` count the packets of the link, without AMQP's frames. ``limit_bytes``
-        is the largest message of a stream that the neighbour accepts.
+    Shapes: `own` and `peer` are the names of the brokers, `own_node` and `node` those of their tree nodes. `session`
+        and `process` are those of the neighbour's Hello, or 0 before it.
+    Units: `sent_bytes` and `received_bytes` count the packets of the link, without AMQP's frames. `limit_bytes` is the
+        size of the largest stream message that the neighbour accepts.
     Invariant: the first packet in each direction is a Hello.
     """
 
@@ -72,7 +72,7 @@ class OverlayLink:
         message_bytes: int = NO_LIMIT,
         own_process: int = 0,
     ) -> None:
-        """Take the fields of the Hello: whether the own broker is a leaf, whether patterns are announced over the link,
+        """Take the fields of the Hello: whether this broker is a leaf, whether patterns are announced over the link,
         the largest message of a stream that this end accepts, and the number of this process.
         """
         self.own = own
@@ -99,7 +99,7 @@ class OverlayLink:
 
     @property
     def full(self) -> bool:
-        """Whether no more runs should be sent now; other packets always may be."""
+        """Whether to send no more runs for now; other packets may always be sent."""
         return not self._carrier.has_room
 
     def greet(self, session: int) -> None:
@@ -120,8 +120,8 @@ class OverlayLink:
             self.flush()
 
     def answers(self) -> bool:
-        """Return whether the neighbour may be alive. The first call sends a request, and for a second from then on,
-        and after any received message, it counts as alive.
+        """Return whether the neighbour may be alive. The first call since its last message sends a request; until a
+        second after that call, the neighbour counts as alive.
         """
         now_s = asyncio.get_running_loop().time()
         if not self._asked_s:

@@ -30,13 +30,13 @@ Interest = tuple[str, str]
 
 
 class InterestFeed:
-    """Publish the patterns of each overlay exchange that are wanted, at this broker or at others.
+    """Publish which patterns of each overlay exchange are wanted, at this broker or at others.
 
     The body of a message of the exchange `amq.slotmq.interest` is an octet, 1 or 0, followed by a topic pattern that is
     now wanted or no longer wanted. The routing key is the name of the exchange.
 
-    A pattern is published when the first binding asks for it and when the last one is removed. A new binding of the
-    exchange `amq.slotmq.interest` receives all wanted patterns, over several turns if they are many.
+    A pattern is published when the first binding asks for it and when the last one is removed. A new binding of this
+    exchange receives all wanted patterns of the exchanges that its key matches, over several turns if they are many.
     Invariant: the last message that a queue received about a pattern is true.
     Source: ZeroMQ's XPUB sockets, which receive subscriptions as messages in the same form.
     """
@@ -119,7 +119,7 @@ class InterestFeed:
 class VhostOverlay:
     """Connect the exchanges of a vhost that take part in the overlay.
 
-    Shapes: ``streams`` contains the stream of each existing or former exchange, by name.
+    Shapes: `streams` contains the stream of each existing or former exchange, by name.
     Invariant: an exchange that takes part has an outlet from its declaration on, so that a message enters the overlay
         at the first such exchange on its route, wanted or not.
     """

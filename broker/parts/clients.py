@@ -42,7 +42,7 @@ class Clients(Part):
         self.listener: Listener
 
     async def open(self) -> None:
-        """Create the objects that clients need; users and rights are added with the definitions."""
+        """Create the objects that clients need, and the configured users; definitions add other users and rights."""
         shared, vhosts = self._shared, self._data.vhosts
         settings = shared.settings
         self._passwords = PasswordThreads(asyncio.get_running_loop())

@@ -62,7 +62,7 @@ class Definitions(Part):
         self.rehearsal: Rehearsal
 
     async def open(self) -> None:
-        """Join the cluster, if any; then recover all vhosts. Raises: what `open_all` raises; NotNow."""
+        """Join the cluster, if any; then recover all vhosts. Raises: what `open_all` raises; BrokerError; NotNow."""
         shared, data, clients = self._shared, self._data, self._clients
         settings, node = shared.settings, data.node
         definitions = node.definitions if node is not None else LocalDefinitions(shared.files, shared.path)

@@ -43,7 +43,7 @@ class Http(Part):
         self._broker: ManagedBroker | None = None
 
     async def open(self) -> None:
-        """Bind the ports and answer probes. Raises: BrokerError without the extra; AddressTaken; CannotListen."""
+        """Bind the ports and answer probes. Raises, for a required port: BrokerError, AddressTaken, CannotListen."""
         try:
             for name in PORTS:
                 self._bind(name, getattr(self._shared.settings, name))
@@ -76,17 +76,17 @@ class Http(Part):
         return bool(self._bound)
 
     def url(self, name: str = "http") -> str | None:
-        """Return the URL of a port, None if it is not open."""
+        """Return the URL of a port, or None if it is not open."""
         listener = self._listeners.get(name)
         return None if listener is None else listener.url
 
     def port(self, name: str = "http") -> int:
-        """Return the number of a port, 0 if it is not open."""
+        """Return the number of a port, or 0 if it is not open."""
         listener = self._listeners.get(name)
         return 0 if listener is None else listener.port
 
     def ports(self) -> dict[str, int | None]:
-        """Return the numbers of all ports by name, None for closed ones."""
+        """Return the numbers of all ports by name, with None for closed ones."""
         return {f"{name}_port": self.port(name) or None for name in PORTS}
 
     def clients(self, name: str = "http") -> int:

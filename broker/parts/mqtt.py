@@ -35,12 +35,12 @@ class Mqtt(Part):
 
     @property
     def port(self) -> int:
-        """The port, 0 without a listener."""
+        """The port, or 0 without a listener."""
         return self._clients.listener.ports.get("mqtt", 0)
 
     @property
     def tls_port(self) -> int:
-        """The port with TLS, 0 without a listener."""
+        """The port with TLS, or 0 without a listener."""
         return self._clients.listener.ports.get("mqtt/ssl", 0)
 
     async def start(self) -> None:

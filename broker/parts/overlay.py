@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Overlay(Part):
-    """The overlay brokers of this process, and the links to their neighbours; both None without an overlay."""
+    """The overlay brokers of this process, and the links to their neighbours; both are None without an overlay."""
 
     def __init__(self, shared: Shared, data: Data) -> None:
         self._shared = shared
@@ -89,7 +89,7 @@ class Overlay(Part):
 
     def follow_interest(self, vhost: str, exchange: str, notify: Callable[[str, bool], None]) -> None:
         """Call `notify` with each pattern of an exchange, and whether this site or another one wants it: first with
-        all wanted patterns, then at each change. An exchange outside the overlay has none.
+        all wanted patterns, then at each change. An exchange outside the overlay does not have any.
         """
         driver = None if self.brokers is None else self.brokers.driver
         held = None if driver is None else driver.vhosts.get(vhost)

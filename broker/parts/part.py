@@ -38,7 +38,7 @@ class Stopping:
         self._report({"waits_for": what, **facts})
 
     def finish(self) -> None:
-        """Report that everything is written and that the stop waits for nothing."""
+        """Report that everything is written and that the stop no longer waits."""
         self._report({"stopped": True})
 
     def _report(self, step: Mapping[str, Any]) -> None:
@@ -55,7 +55,7 @@ class Part:
     """
 
     async def open(self) -> None:
-        """Acquire the part's resources, and recover; no client is answered yet."""
+        """Acquire the part's resources, and recover; no client is answered yet, except for HTTP probes."""
 
     async def start(self) -> None:
         """Start serving."""

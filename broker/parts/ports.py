@@ -1,4 +1,4 @@
-"""The AMQP ports: bound before anything else, so that a second broker ends before it touches the data folder."""
+"""The AMQP and MQTT ports, bound before anything else: a second broker ends before it touches the data folder."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class CertificateWatch:
 
 
 class Ports(Part):
-    """The certificate, and the bound sockets, on which the entrance listens later."""
+    """The certificate, and the bound sockets, on which later parts listen."""
 
     def __init__(self, shared: Shared) -> None:
         self._shared = shared

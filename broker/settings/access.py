@@ -50,7 +50,7 @@ class Auth(SettingsSection):
 
     @model_validator(mode="after")
     def _first_user_is_whole(self) -> Self:
-        """Refuse a first user with an empty or the well-known password."""
+        """Refuse a first user with an empty password, and one other than guest whose password is not set."""
         if self.default_user not in ("", "guest") and "default_pass" not in self.model_fields_set:
             raise ValueError("default_user is set and default_pass is not")
         if self.begins_with_default_user and not self.default_pass.get_secret_value():

@@ -43,7 +43,7 @@ def changes(running: Settings, wanted: Settings) -> list[Change]:
 
 
 def in_force(settings: Settings) -> dict[str, Any]:
-    """Return the explicitly set settings without secrets, and the folder to which their paths are relative."""
+    """Return the explicitly set settings, with secrets redacted, and the folder to which their paths are relative."""
     return {"folder": str(Path().absolute()), "settings": settings.model_dump(mode="json", exclude_unset=True)}
 
 

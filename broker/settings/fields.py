@@ -1,4 +1,4 @@
-"""Sections and fields of settings: each field has a unit, a range and a source, and a description below it.
+"""Sections and fields of settings: numbers have a unit, a range and a source; each field has a description below it.
 
 The broker does not need the descriptions; `slotmq config example` reads them from the source (`cli/config.py`).
 """

@@ -114,7 +114,7 @@ def _has(layer: Any, path: Path) -> bool:
 
 
 def _suggestion(path: Path) -> str:
-    """Return "did you mean" with the most similar known key; empty without one."""
+    """Return "did you mean" with the most similar known key, or an empty text if none is similar."""
     model: Any = Settings
     for part in path[:-1]:
         model = get_args(model)[0] if isinstance(part, int) else model.model_fields[part].annotation
@@ -138,7 +138,7 @@ def _range(path: Path) -> str:
 
 
 def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
-    """Return "did you mean" with the most similar known name; empty without one. For a key without a section, the first
+    """Return "did you mean" with the most similar known name, or an empty text. For a key without a section, the first
     section in the file is suggested: a port is that of [server].
     """
     given_section, _, given_key = name.removeprefix(PREFIX).rpartition(delimiter)

@@ -1,4 +1,4 @@
-"""The models of all settings: each field has a default, a range, a unit and the source of its default.
+"""The models of all settings: each field has a default, and a number also a range, a unit and the default's source.
 
 `slotmq config example` generates `config/slotmq.toml` from these models. `cli/settings_layers.py` merges the layers:
 file, environment and flags.

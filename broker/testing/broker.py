@@ -168,12 +168,12 @@ class Broker:
 
     @property
     def tls_port(self) -> int:
-        """The AMQP port with TLS, 0 without a certificate in `tls`."""
+        """The AMQP port with TLS, or 0 without a certificate in `tls`."""
         return self.server.listener.tls_port
 
     @property
     def mqtt_port(self) -> int:
-        """The MQTT port, 0 without `mqtt`."""
+        """The MQTT port, or 0 without `mqtt`."""
         return self.server.mqtt.port
 
     @property
@@ -187,7 +187,7 @@ class Broker:
         return self.url_of("/")
 
     def url_of(self, vhost: str, user: str | None = None) -> str:
-        """Return the URL of a vhost for a user of the settings. Raises: KeyError for any other user."""
+        """Return the URL of a vhost for a user defined in the settings. Raises: KeyError for any other user."""
         return f"amqp://{self._login(user)}@127.0.0.1:{self.port}/{quote(vhost, safe='')}"
 
     def _login(self, user: str | None = None) -> str:
@@ -236,7 +236,7 @@ class Broker:
     # -- the clock ----------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next expiry, delayed delivery or removal of an unused object."""
+        """Return the time of the next expiry, delayed delivery or removal of an unused object, or None."""
         return self._call(self._next_due_ms)
 
     def run_due(self) -> None:
@@ -255,7 +255,7 @@ class Broker:
 
     async def _add_vhosts(self, server: Server) -> None:
         administration = server.administration
-        # After a restart they exist already.
+        # After a restart they already exist.
         names = [name for name in dict.fromkeys(self._vhosts) if name not in administration.vhosts]
 
         def add(draft: Draft) -> None:

@@ -12,7 +12,7 @@ class Timed(Protocol):
     """An object whose actions depend on the clock."""
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next action, None if there is none."""
+        """Return the time of the next action, or None if there is none."""
 
     def run_due(self) -> None:
         """Run the actions that are due."""

@@ -18,9 +18,9 @@ PREFIXES: Final = ("SLOTMQ_", "RABBITMQ_")  # of the environment variables that 
 
 @contextmanager
 def broker_process(folder: Path) -> Iterator[str]:
-    """Yield the URL of a new broker with its data in `folder`, whose settings do not depend on the environment.
+    """Yield the URL of a new broker with its data in `folder`; its settings do not depend on the environment.
 
-    Raises: RuntimeError with the broker's output if it does not start.
+    Raises: RuntimeError with its output if the broker does not start; TimeoutExpired if it does not stop in time.
     """
     # -P: a folder named broker beside the tests must not hide the package.
     command = [sys.executable, "-P", "-m", "broker", "serve", "--port", "0", "--data-dir", str(folder)]

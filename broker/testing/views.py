@@ -30,7 +30,7 @@ class WithHeader:
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """The headers table, empty if absent."""
+        """The headers table, or an empty one."""
         return self.properties.headers or {}
 
 

@@ -157,8 +157,8 @@ class InnerMember(SimulatedBroker):
 class Network:
     """All brokers of a topology in one process, on simulated time.
 
-    The exchanges of the spaces exist at the leaves named in `publishers`, at all leaves if it is None. `on_packet` is
-    called with sender, receiver and packet for each packet that is sent over a link.
+    The exchanges of the spaces exist at the leaves named in `publishers`, or at all leaves if it is None. `on_packet`
+    is called with sender, receiver and packet for each packet that is sent over a link.
     """
 
     def __init__(
