@@ -20,7 +20,7 @@ HIGH_WATER_BYTES: Final = 256 << 10
 
 
 class CallRefused(Exception):
-    """The broker refused a method and closed its channel. Code 0: it did not process the method."""
+    """The broker refused a method; its channel or the connection is closed. Code 0: it did not process the method."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)

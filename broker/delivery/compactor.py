@@ -62,7 +62,7 @@ class Compactor:
         self._below_ratio = settings.compact_below_ratio
 
     async def run(self) -> None:
-        """Relocate the emptiest segment below the ratio that is not being read; the next checkpoint removes its file.
+        """Relocate the emptiest segment below the ratio that is not being read. Later checkpoints remove its file.
 
         Raises: StoreFailed.
         """
