@@ -9,7 +9,7 @@ from functools import partial
 from typing import TypeVar
 
 from broker.administration.slices import in_slices
-from broker.amqp.errors import NodeLost
+from broker.amqp.errors import ChannelError, NodeLost
 from broker.core.postponed import NODE_LOST, Postponed
 from broker.core.queue.queue import Queue
 
@@ -29,7 +29,7 @@ async def decided(act: Callable[[], T]) -> T:
 
 
 async def count_all(queues: Collection[Queue]) -> None:
-    """Count each queue on all nodes. If this node is lost or PostgreSQL is too slow, the last counts remain."""
+    """Count each queue on all nodes. The last counts remain if this node is lost, or PostgreSQL is slow or refuses."""
     asked: dict[Queue, Postponed] = {}
     async for queue in in_slices(queues, COUNTED_AT_ONCE):
         try:
@@ -39,7 +39,7 @@ async def count_all(queues: Collection[Queue]) -> None:
     try:
         async with asyncio.timeout(COUNT_TIMEOUT_S):
             await answers(asked.values())
-    except (TimeoutError, NodeLost):
+    except (TimeoutError, NodeLost, ChannelError):
         return
     for queue in asked:
         with suppress(Postponed):  # in the meantime, a client's method has used the answer

@@ -93,6 +93,23 @@ def test_a_get_is_refused(
     assert got(both.channel("a"), "q") == b"1"
 
 
+def test_a_listing_keeps_the_last_counts(both: Nodes, shared_postgres: PostgresServer) -> None:
+    """An operator sees the queues without waiting until PostgreSQL counts them again."""
+    channel = both.channel("b", confirms=True)
+    channel.queue_declare("q", durable=True)
+    channel.basic_publish("", "q", b"1", PERSISTENT)
+
+    def listed() -> list[tuple[str, int]]:
+        return [(row["name"], row["messages"]) for row in ask(both.by_name["a"].folder, "list_queues")]
+
+    assert listed() == [("q", 1)]
+    with refused(both, shared_postgres, "queue_counts"):
+        channel.basic_publish("", "q", b"2", PERSISTENT)
+        assert listed() == [("q", 1)]
+        assert refusals(both, "queue_counts")
+    assert listed() == [("q", 2)]
+
+
 def test_other_queues_are_leased(both: Nodes, shared_postgres: PostgresServer) -> None:
     """A lease of several queues is repeated for each of them; only the refused one waits."""
     publisher, consumer = both.channel("b"), both.channel("a")

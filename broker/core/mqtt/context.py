@@ -167,7 +167,8 @@ class SystemTopics:
         """Publish to a session now, and periodically until it ends or has no filter below `$SYS`."""
         if self._publish_to(session):
             self._sessions[session] = None
-            self._wait()
+            if self._vhost.ports.deadlines.at_ms(self) is None:
+                self._wait()
 
     def _wait(self) -> None:
         ports = self._vhost.ports

@@ -243,7 +243,7 @@ class Level:
         if not self._dead_letters(reason):
             self.settle(slot, indexes)
         elif slot.contents is None:
-            self._ports.read(self, slot, partial(self.dead_letter, slot, indexes, reason))
+            self._ports.read(self, slot, partial(self.dead_letter, slot, indexes, reason, at_once=at_once))
         else:
             self._publish_dead(slot, indexes, [slot.contents[index] for index in indexes], reason, at_once)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
@@ -16,8 +17,9 @@ from broker.core.message.message import OVERHEAD_BYTES, Envelope, Message
 from broker.core.policy.policy import Policy
 from broker.core.publishing.dead_letter import DEATH_UNITS
 from broker.core.publishing.reply_to import REPLY_PREFIX
-from broker.core.queue.level import BATCH_MESSAGES
+from broker.core.queue.level import BATCH_MESSAGES, Level
 from broker.core.queue.queue import Queue
+from broker.slots.slot import Slot
 from broker.store.record import KIND_AT, MESSAGE, SETTLED
 from tests.unit.core.room import NO_PROPERTIES, Room, messages
 
@@ -213,10 +215,11 @@ def test_full_queues_push_on_without_recursion(yard: Graveyard) -> None:
     assert [message.envelope.key for message in messages(last)] == [last.name]
 
 
-def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard) -> None:
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard, on_disk: bool) -> None:
     """Messages that are rejected at once become dead letters in their order, each once, over as many turns as needed.
 
-    A turn dead-letters them in batches; the others stay unacked until then.
+    A turn dead-letters them in batches; the others stay unacked until then, also if they have to be read first.
     """
     queue, target = yard.queue("q", dead_letter_exchange="", dead_letter_routing_key="dead"), yard.queue("dead")
     bodies = [b"%d" % number for number in range(3 * TURN_SHARE // DEATH_UNITS)]
@@ -225,7 +228,17 @@ def test_each_of_very_many_rejected_messages_is_one_dead_letter(yard: Graveyard)
     stream.append([message_to(queue, body) for body in bodies])
     slot = stream.manager.get(queue.worker.owner)
     assert slot is not None
-    stream.dead_letter(slot, stream.manager.take(slot, len(bodies)), "rejected", at_once=False)
+    taken, contents = stream.manager.take(slot, len(bodies)), slot.contents
+    assert contents is not None
+
+    def read(_level: Level, found: Slot, then: Callable[[], None]) -> None:
+        found.load(contents, found.bytes)
+        then()
+
+    if on_disk:
+        yard.vhost.ports.read = read
+        slot.page_out(slot.body_bytes)
+    stream.dead_letter(slot, taken, "rejected", at_once=False)
     buried = [len(messages(target))]
     while yard.deadlines.next_ms is not None:
         assert queue.unacked == len(bodies) - buried[-1]
