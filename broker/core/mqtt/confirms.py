@@ -31,7 +31,7 @@ class MqttConfirms(ChannelConfirms):
         last `expect`, and `unrouted` counts those that were routed to no queue.
     """
 
-    __slots__ = ("_answers", "_forget", "_version", "_vhost", "in_flight", "refused", "unrouted")
+    __slots__ = ("_answers", "_forget", "_sizes_vary", "_version", "_vhost", "in_flight", "refused", "unrouted")
 
     _forget: Callable[[list[int]], None]
 
@@ -40,6 +40,7 @@ class MqttConfirms(ChannelConfirms):
         self._answers: list[int] = []
         self._vhost = vhost
         self._version = V5
+        self._sizes_vary = False
         self.in_flight = 0
         self.refused: list[int] = []
         self.unrouted = 0
@@ -49,6 +50,10 @@ class MqttConfirms(ChannelConfirms):
         self._version = version
         self._forget = forget
         self.start()
+
+    def set_sizes_vary(self, sizes_vary: bool) -> None:
+        """Set whether the bodies of the next run differ in size."""
+        self._sizes_vary = sizes_vary
 
     def published_run(
         self,
@@ -60,10 +65,8 @@ class MqttConfirms(ChannelConfirms):
         stops: list[int],
         logged: int,
     ) -> None:
-        count = stop - start
-        self.unrouted += count - (stops[len(stops) - 1] if stops else 0)
-        if count > 2 and headers[start] is headers[stop - 1] and headers[start:stop].count(headers[start]) < count:
-            # The mapping caches headers, but the tally takes one object at both ends for a run of one size.
+        self.unrouted += stop - start - (stops[len(stops) - 1] if stops else 0)
+        if self._sizes_vary and start < stop:  # the mapping shares headers, which the tally takes for one size
             headers = [*headers[: stop - 1], b""]
         super().published_run(headers, bodies, start, stop, targets, stops, logged)
 

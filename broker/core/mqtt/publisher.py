@@ -94,8 +94,10 @@ class MqttPublisher:
             headers: list[bytes] = []
             header = b""
             body_bytes = -1
+            sizes_vary = False
             for body in bodies:
                 if len(body) != body_bytes:
+                    sizes_vary = body_bytes >= 0
                     body_bytes = len(body)
                     header = mapping.header(properties, body_bytes)
                 headers.append(header)
@@ -105,6 +107,7 @@ class MqttPublisher:
                     one = payloads[place], headers[place], bodies[place], packet_ids[place], qos
                     self._steps.append(partial(self._publish_one, topic, *one))
                 return
+            self._confirms.set_sizes_vary(sizes_vary)
             self._publish_run(payloads, headers, bodies, packet_ids, qos)
 
     def _topic_of(self, alias: int, topic: bytes) -> bytes:
