@@ -87,8 +87,8 @@ class Rehearsal:
 
     @asynccontextmanager
     async def __call__(self, touched: Mapping[str, Touched]) -> AsyncIterator[dict[str, Vhost]]:
-        """Yield copies of vhosts by name, empty ones of missing vhosts. A vhost is copied in slices: a change that a
-        client makes in the meantime may or may not be in the copy.
+        """Yield copies of the touched vhosts by name; a vhost that does not exist gets an empty copy. Vhosts are copied
+        in slices: a change that a client makes in the meantime may or may not be in the copy.
         """
         with ExitStack() as stores:
             copies = {name: self._empty(name, stores) for name in touched}
@@ -201,7 +201,7 @@ def _copy_queue(queue: Queue, copy: Vhost) -> None:
 
 
 def _copy_binding(source: str, to: Queue | Exchange, key: str, arguments: Mapping[str, Any], copy: Vhost) -> None:
-    """Bind in the copy, unless an end was deleted or created while the vhost was copied."""
+    """Bind in the copy, unless an end was created while the vhost was being copied."""
     exchange = copy.exchanges.get(source)
     destination = copy.queues.get(to.name) if isinstance(to, Queue) else copy.exchanges.get(to.name)
     if exchange is not None and destination is not None:

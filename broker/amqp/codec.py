@@ -1,7 +1,7 @@
 """Methods and contents, to and from octets.
 
 The vocabulary is pamqp's (`pamqp.commands`), and so is the encoding. Decoding is done here, by offset and strictly:
-pamqp accepts truncated long strings and trailing octets, and its tables cost the square of their size.
+pamqp accepts truncated long strings and trailing octets, and takes quadratic time to decode a table.
 """
 
 from __future__ import annotations
@@ -200,9 +200,9 @@ def decode_settlement(payload: bytes) -> Method | None:
 
 
 def decode_plain_bind(payload: bytes) -> Method | None:
-    """Return a queue.bind without arguments, or None for any other payload, which `decode_method` decodes or refuses.
+    """Return a queue.bind without arguments, or None if `decode_method` has to decode or refuse the payload.
 
-    It exists for its speed: clients may send a hundred thousand of these.
+    It exists for its speed: clients may send a hundred thousand of these. The payload ends with NO_ARGUMENTS.
     """
     try:
         queue_end = 7 + payload[6]  # after class, method and ticket

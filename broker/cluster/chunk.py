@@ -200,7 +200,7 @@ class Chunk:
             known.append(Kind(timestamp_ms, expires_ms, due_ms, data[at:header_at], data[header_at:end]))
             at = end
         self.kinds = [known[kind] for kind in run_kinds]
-        self._kind_of: array[int] | None = None
+        self._run_of: array[int] | None = None
         self._checked = False
 
     @property
@@ -210,12 +210,12 @@ class Chunk:
 
     def run_of(self) -> array[int]:
         """Return the run of each record."""
-        kind_of = self._kind_of
-        if kind_of is None:
-            kind_of = self._kind_of = array(_U32)
+        run_of_record = self._run_of
+        if run_of_record is None:
+            run_of_record = self._run_of = array(_U32)
             for run, length in enumerate(self._runs):
-                kind_of.extend(array(_U32, (run,)) * length)
-        return kind_of
+                run_of_record.extend(array(_U32, (run,)) * length)
+        return run_of_record
 
     def check(self) -> None:
         """Check the bodies once. Raises: DamagedChunk."""
@@ -244,7 +244,7 @@ class ChunkLoader(MessageLoader):
         return list(zip(indexes, self.load(chunks[row.number or 0], row.level, indexes, row.count), strict=True))
 
     def load(self, chunk: Chunk | DamagedChunk, level: int, indexes: list[int], count: int) -> list[Message]:
-        """Return the messages of a level at these indexes of its `count`. HOT. Raises: DamagedChunk."""
+        """Return the messages at `indexes` of a level whose slot has `count` messages. HOT. Raises: DamagedChunk."""
         if isinstance(chunk, DamagedChunk):
             raise chunk
         chunk.check()

@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 
 from broker.tasks import Tasks
 
-FREE: Final = "free"  # the slot `number` has free messages for these levels
+FREE: Final = "free"  # these levels have free messages, in slots numbered `number` or higher
 WANTED: Final = "wanted"  # a node found nothing free in these levels, and has room
 APPLIED: Final = "applied"  # the member with the epoch in `levels` has applied version `number` of the topology
 TOPOLOGY: Final = "topology"  # version `number` was appended
 DEFINITIONS: Final = "definitions"  # users, vhosts, rights, policies or parameters have changed
 JOINED: Final = "joined"  # a node has joined as epoch `number`
-PRODUCERS: Final = "producers"  # a node needs the numbered producer whose name has the checksum `number`
+PRODUCERS: Final = "producers"  # a node needs the numbered producer whose vhost and name have the checksum `number`
 CLIENTS: Final = "clients"  # a node needs MQTT client ids, which `claim_clients` has marked as wanted
 LOOK: Final = "look"  # never sent: this node has reconnected, so hints may have been lost, or another node is gone
 PAYLOAD_BYTES_MAX: Final = 7999
@@ -52,9 +52,9 @@ class Hint(NamedTuple):
 
 
 class HintTeller:
-    """Tell the other nodes which messages are free or wanted; hints collected during one statement are sent with the
-    next one. They are sent after the commit that they announce, on another connection, because NOTIFY takes a lock that
-    would serialize the commits of all nodes.
+    """Tell the other nodes which messages are free or wanted. Hints that arrive while one is being sent are merged into
+    the next ones. They are sent after the commit that they announce, on another connection, because NOTIFY takes a lock
+    that would serialize the commits of all nodes.
     """
 
     def __init__(self, notify: Callable[[Hint], Awaitable[None]], tasks: Tasks) -> None:
@@ -62,7 +62,7 @@ class HintTeller:
         self._tasks = tasks
         self._free: dict[int, int] = {}  # by level: the lowest number of a slot with free messages
         self._wanted: dict[int, None] = {}
-        self._tells = False
+        self._is_telling = False
 
     def free(self, number: int, levels: Sequence[int]) -> None:
         """Announce that the slots with this number have free messages in these levels."""
@@ -83,8 +83,8 @@ class HintTeller:
         self._wanted.clear()
 
     def _start(self) -> None:
-        if not self._tells:
-            self._tells = True
+        if not self._is_telling:
+            self._is_telling = True
             self._tasks.start(self._tell())
 
     async def _tell(self) -> None:
@@ -97,4 +97,4 @@ class HintTeller:
                     wanted, self._wanted = self._wanted, {}
                     await self._notify(Hint(WANTED, 0, sorted(wanted)))
         finally:
-            self._tells = False
+            self._is_telling = False

@@ -20,11 +20,12 @@ class Timing:
 
     ack_ms: int = 100
     stall_ms: int = 400
-    """How long acks may make no progress until the publishing leaf sends the stream through another broker of the node,
-    and announces its position on all links."""
+    """How long acks may make no progress before the publishing leaf sends the stream through another broker of the
+    node, and announces its position on all links."""
 
     tip_ms: int = 1_000
-    """How often a publishing leaf announces a stream's position again while acks or a vector change are missing."""
+    """How often a publishing leaf repeats a stream's position while acks make no progress, or while the stream's vector
+    differs from the known interest."""
 
     avoid_ms: int = 10_000
     """How long a leaf avoids brokers through which acks made no progress."""
@@ -46,7 +47,7 @@ class Timing:
     """The most runs of a stream between two polls of the output."""
 
     waiting_bytes: int = 16_777_216
-    """The most bytes that all sinks of a leaf buffer out of order."""
+    """The most bytes that the sinks of a leaf together buffer out of order."""
 
 
 class LogicalBroker:
@@ -64,7 +65,7 @@ class LogicalBroker:
         self._ack_ms = 0
 
     def connected(self, node: str, broker: str, session: int, now_ms: int, limit_bytes: int = NO_LIMIT) -> None:
-        """Begin a link session with a broker that accepts messages up to a limit; announce each stream's position."""
+        """Begin a session with a broker that accepts messages up to `limit_bytes`; announce each stream's position."""
         self.interest.connected(node, broker, session)
         self._has_updates = True
         self._announce_positions(self.peers.connected(node, broker, limit_bytes))
@@ -136,7 +137,7 @@ class LogicalBroker:
         return True
 
     def _send_ack(self, stream: StreamName, number: int, node: str, output: list[Outgoing]) -> None:
-        """Acknowledge a stream to the brokers of a node to which all updates were sent, with the last one's serial."""
+        """Acknowledge a stream, with the serial of the last update, to a node's brokers that were sent every update."""
         for peer in self.peers.live(node):
             serial = self.interest.announced(node, peer.broker)
             if serial:

@@ -30,7 +30,7 @@ class Change:
 
 
 def changes(running: Settings, wanted: Settings) -> list[Change]:
-    """Return every key that differs, in the order of the documented file."""
+    """Return every key that differs, in the order of the documented settings file."""
     found = []
     for section, _model, fields in sections():
         # A reload neither adds nor removes the TLS listener.

@@ -5,9 +5,9 @@
     snapshots/<id>/<n>.slot   n from 0 on, seal 0; a start removes them, so they are not synced
 
 A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
-every listed file exists, and the next start removes files that are not listed. The exception is a complete file after
-the last seal: its line is then written, because a reader may have seen it before a crash tore the log, and no seal may
-name two files.
+every listed file exists, and the next start removes files that are not listed. The exception is a complete file with a
+seal above the last one: that start writes its line, because a reader may have seen it before a crash tore the log, and
+no seal may name two files.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _log = get_logger()
 
 @dataclass(frozen=True, slots=True)
 class SnapshotSlot:
-    """One slot file of a snapshot. Shapes: the last fields are those of a seal."""
+    """One slot file of a snapshot. Shapes: the fields after `n` are as in `Seal`."""
 
     n: int
     first: int
@@ -124,7 +124,7 @@ class SlotFolder:
     ) -> SlotFolder:
         """Open the folder, create it if it is missing, and remove old snapshots and files left behind by a crash.
 
-        A listed slot file that is missing, or has another length, becomes a gap.
+        A listed slot file that is missing, or is not as long as its line says, becomes a gap.
         Shapes: `incarnation` identifies this start of the broker in the files that it writes. `expected` and
             `quarantine` are those of `SealLog.open`.
         Raises: CorruptFile when the seal log is damaged; MissingData; NewerFormat; StoreFailed.
@@ -150,13 +150,13 @@ class SlotFolder:
         return self.folder / f"{seal:020}.slot"
 
     def begin(self, vhost: str, queue: str, number: int, first: int) -> SlotFileWriter:
-        """Begin the slot file of the next seal, one at a time. Raises: StoreFailed."""
+        """Begin the slot file of the next seal; only one may be unfinished at a time. Raises: StoreFailed."""
         seal = self.log.next_seal
         meta = SlotMeta(self.view.store, seal, vhost, queue, number, first, incarnation=self._incarnation)
         return SlotFileWriter(self._files, self.path(seal), meta)
 
     def seal(self, file: SlotFileWriter, end: int, ahead_ms: int = 0) -> Seal:
-        """Finish the slot file; when this returns, the file and its line are on disk. Raises: StoreFailed.
+        """Finish the slot file; unless syncs are off, the file and its line are then on disk. Raises: StoreFailed.
 
         Units: `ahead_ms` as in `Seal`.
         """

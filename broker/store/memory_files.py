@@ -1,4 +1,4 @@
-"""Files in memory: a second implementation of `Files`, for tests and simulated brokers."""
+"""Files in memory: a second implementation of `Files`, for tests, simulated brokers and rehearsals of changes."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ class MemoryFiles(Files):
         return self._free_bytes
 
     def token(self, size: int) -> bytes:
-        """Return different bytes at each call, but the same sequence in every run."""
+        """Return different bytes on each call, but the same sequence from every instance."""
         self._tokens += 1
         words = (crc32c(f"{self._tokens}/{word}".encode()) for word in range((size + 3) // 4))
         return b"".join(word.to_bytes(4, "big") for word in words)[:size]
@@ -184,5 +184,5 @@ class MemoryFiles(Files):
 
 
 def moved(path: Path, source: Path, target: Path) -> Path:
-    """Return a path after `source` was renamed to `target`."""
+    """Return the path that `path` becomes when `source` is renamed to `target`."""
     return target / path.relative_to(source) if path.is_relative_to(source) else path

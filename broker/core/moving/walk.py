@@ -13,12 +13,13 @@ from broker.slots.states import Tenure
 
 
 class Walk:
-    """Visit the messages that are in a queue when the walk begins, by priority and then by age, without held ones. The
-    walk locks nothing: consumers, limits and expiry continue between two calls, and it skips messages that they
+    """Visit the messages that are in a queue when the walk begins, except delayed ones, by priority and then by age.
+
+    The walk locks nothing: consumers, limits and expiry continue between two calls, and it skips messages that they
     removed. It does not visit messages that are added later, so it ends even if visited messages are added again.
     Shapes: ``_levels`` is a stack of the levels to visit, each with the first message id that is not visited and a
         stack of its slots. ``_next_id`` is the next message to visit in the last level.
-    Cost: O(slots), and for each call the ready messages of a slot, or of several if they were added or visited.
+    Cost: O(slots) for the whole walk; each call also takes the ready messages of the slots it examines, usually one.
     """
 
     def __init__(self, queue: Queue) -> None:

@@ -14,7 +14,10 @@ DEFAULTS: Final = (("limit", "100"), ("truncate", "0"))
 
 
 async def retained(call: Call) -> Response:
-    """List the retained messages that match an MQTT filter; `truncate` is how many bytes of each body to include."""
+    """List the retained messages that match an MQTT filter, with up to `truncate` bytes of each body.
+
+    With 0, the properties are omitted, too.
+    """
     limit, body_bytes = [integer(name, call.query.get(name, default)) for name, default in DEFAULTS]
     wanted = {"filter": call.query.get("filter", "#"), "limit": limit, "body_bytes": body_bytes}
     return json_answer(await call.operate("list_retained", vhost=call.vhost().name, **wanted))

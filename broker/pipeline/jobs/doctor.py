@@ -113,7 +113,7 @@ def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """The session and the size of the small job. It runs only with `spark`, all packages and a supported Java."""
+    """How Spark is started, and the size of the small job, which needs `spark`, all packages and a supported Java."""
 
     spark: Callable[[], SparkSession] | None = None
     rows: int = ROWS
@@ -133,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
-    """Return the findings; the exit code says whether jobs can run here."""
+    """Return the findings. The exit code is OK if the packages and a supported Java exist, and a job succeeds."""
     machine, found = inspect_machine(), java.search(os.environ)
     values: dict[str, Any] = {**asdict(machine), "warnings": machine.warnings, **_java_values(found), "job": None}
     del values["shell"]
