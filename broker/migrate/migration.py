@@ -24,12 +24,13 @@ PRODUCT: Final = "SlotMQ"
 
 def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]:
     """Return the answer of GET /api/definitions. *Blocking.* Raises: MigrationFault."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme, 0)
+        is_http = parts.scheme in PORTS and bool(parts.hostname)
     except ValueError:
-        port = 0
-    if parts.scheme not in PORTS or not parts.hostname or not port:
+        is_http = False
+    if not is_http:
         raise MigrationFault("--from-api takes an http:// or https:// URL")
     user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
     login = base64.b64encode(f"{user}:{password}".encode()).decode()

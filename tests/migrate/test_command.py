@@ -74,6 +74,8 @@ def test_the_password_comes_from_the_environment(
     ("words", "code", "line"),
     [
         (["--from", "http://x"], 2, "--from: not an amqp:// or amqps:// URL: http://x"),
+        (["--from", "amqp://[u@h"], 2, "not a valid URL: amqp://***@h\n"),
+        (["--from", "amqp://x", "--from-api", "http://["], 2, "not a valid URL: http://["),
         (["--from", "amqp://127.0.0.1:1"], 2, "AMQP cannot list queues: give --definitions, --from-api, or --queue"),
         (["--from", "amqp://127.0.0.1:1", "--queue", "q"], 1, "target: cannot reach 127.0.0.1 port 1: "),
         (["--from", "amqp://x", "--from-api", "ftp://x"], 1, "--from-api takes an http:// or https:// URL"),
