@@ -59,6 +59,7 @@ class Address:
         not_one = f"not an {':// or '.join(ports)}:// URL: {CREDENTIALS.sub('//***@', url)}"
         try:
             parts = urlsplit(url)
+            (parts.hostname or "").encode("idna")  # as the resolver does
         except ValueError:  # whose text may contain the password
             raise ValueError(not_one) from None
         if parts.scheme not in ports or not parts.hostname:

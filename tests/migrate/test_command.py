@@ -80,6 +80,8 @@ def test_the_password_comes_from_the_environment(
         (["--from", "amqp://127.0.0.1:1", "--queue", "q"], 1, "target: cannot reach 127.0.0.1 port 1: "),
         (["--from", "amqp://x", "--from-api", "ftp://x"], 1, "--from-api takes an http:// or https:// URL"),
         (["--from", "amqp://x", "--from-api", "http://x:y"], 1, "--from-api takes an http:// or https:// URL"),
+        (["--from", f"amqp://{'a' * 64}"], 2, "--from: not an amqp:// or amqps:// URL: amqp://aaaa"),
+        (["--from", "amqp://x", "--from-api", f"http://{'a' * 64}"], 1, "--from-api takes an http:// or https:// URL"),
         (["--from", "amqp://x", "--definitions", "/none"], 2, "/none: cannot be read: No such file"),
         (["--from", "amqp://x", "--jobs", "0"], 2, "--jobs should be from 1 to 64"),
     ],
