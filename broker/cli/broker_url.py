@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import getpass
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from broker.cli.broker_folder import folder_of
@@ -16,6 +17,8 @@ from broker.cli.parser import BadUsage
 
 if TYPE_CHECKING:
     import argparse
+
+URL_LOGIN: Final = re.compile(r"//.*@", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,10 @@ def with_password(url: str, variable: str) -> str:
     The password comes from the URL, the variable, the file that the variable with the suffix _FILE names, or the
     terminal. Raises: BadUsage.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:  # whose text may contain the password
+        raise BadUsage(f"not a valid URL: {URL_LOGIN.sub('//***@', url)}") from None
     if parts.username is None or parts.password is not None:
         return url
     secret = _password(variable, f"{parts.username}@{parts.hostname}")

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from broker.cli.broker_url import with_password
+from broker.cli.broker_url import URL_LOGIN, with_password
 from broker.cli.client_variables import LOGIN_FROM, LOGIN_TO
 from broker.cli.control_client import Unanswered, first_interrupt
 from broker.cli.definitions import import_document, print_imported, read_document
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 JOBS: Final = 4
 JOBS_MAX: Final = 64
 SHOW_S: Final = 0.1
-LOGIN: Final = re.compile(r"//\S*@")
 COUNTS: Final = ("moved", "returned", "doubtful", "in_flight")
 
 
@@ -82,7 +80,7 @@ def _address(url: str, flag: str, variable: str) -> tuple[AmqpAddress, str | Non
     """Return the address of a URL, and its vhost if it names one. Raises: BadUsage."""
     from broker.client.address import AmqpAddress, BadAddress
 
-    not_amqp = f"not an amqp:// or amqps:// URL: {LOGIN.sub('//***@', url)}"
+    not_amqp = f"not an amqp:// or amqps:// URL: {URL_LOGIN.sub('//***@', url)}"
     try:
         address = AmqpAddress.parse(with_password(url, variable), not_amqp)
     except BadAddress as error:

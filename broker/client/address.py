@@ -53,6 +53,7 @@ class AmqpAddress:
         try:
             parts = urlsplit(url)
             port = parts.port
+            (parts.hostname or "").encode("idna")  # as the resolver does
         except ValueError:  # whose text may contain a part of the password
             raise BadAddress(f"{should_be}, with %2F for a slash in a name or password") from None
         if parts.scheme not in PORTS or not parts.hostname:

@@ -8,11 +8,11 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 AGE_MAX_S: Final = 3600
-SAMPLES_MAX: Final = 3600  # of one history, whatever the interval
+SAMPLES_MAX: Final = 3600  # of one request
 
 
 class History:
-    """The samples of the last hour, but at most SAMPLES_MAX.
+    """The samples of the last hour: at most 7,200, because the settings allow no interval below 500 ms.
 
     Shapes: a sample contains one integer for each of `names`, the first `counters` of which only grow. `_ring` contains
         the time of each sample before its integers; `_next` is the index of the next sample to write.
@@ -23,7 +23,7 @@ class History:
     def __init__(self, names: Sequence[str], counters: int, interval_ms: int) -> None:
         self.names = tuple(names)
         self.counters = counters
-        self._length = max(2, min(SAMPLES_MAX, AGE_MAX_S * 1000 // interval_ms))
+        self._length = max(2, AGE_MAX_S * 1000 // interval_ms)
         self._ring = array("q")
         self._next = 0
 

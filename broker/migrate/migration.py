@@ -24,22 +24,24 @@ PRODUCT: Final = "SlotMQ"
 
 def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]:
     """Return the answer of GET /api/definitions. *Blocking.* Raises: MigrationFault."""
-    parts = urlsplit(url)
     try:
+        parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme, 0)
+        host = parts.hostname or ""
+        host.encode("idna")  # as the resolver does
     except ValueError:
-        port = 0
-    if parts.scheme not in PORTS or not parts.hostname or not port:
+        host = ""
+    if not host or parts.scheme not in PORTS:
         raise MigrationFault("--from-api takes an http:// or https:// URL")
     user, password = unquote(parts.username or "guest"), unquote(parts.password or "guest")
     login = base64.b64encode(f"{user}:{password}".encode()).decode()
-    where = f"{parts.hostname} port {port}"
+    where = f"{host} port {port}"
     try:
         if parts.scheme == "https":
             context = ssl.create_default_context(cafile=ca_file)
-            connection: HTTPConnection = HTTPSConnection(parts.hostname, port, timeout=LIMIT_S, context=context)
+            connection: HTTPConnection = HTTPSConnection(host, port, timeout=LIMIT_S, context=context)
         else:
-            connection = HTTPConnection(parts.hostname, port, timeout=LIMIT_S)
+            connection = HTTPConnection(host, port, timeout=LIMIT_S)
         try:
             path = f"{parts.path.rstrip('/').removesuffix('/api')}/api/definitions"
             connection.request("GET", path, headers={"Authorization": f"Basic {login}"})

@@ -56,9 +56,14 @@ class Address:
         Shapes: `ports` maps the accepted schemes to their default ports.
         Raises: ValueError, whose text omits the URL's password.
         """
-        parts = urlsplit(url)
+        not_one = f"not an {':// or '.join(ports)}:// URL: {CREDENTIALS.sub('//***@', url)}"
+        try:
+            parts = urlsplit(url)
+            (parts.hostname or "").encode("idna")  # as the resolver does
+        except ValueError:  # whose text may contain the password
+            raise ValueError(not_one) from None
         if parts.scheme not in ports or not parts.hostname:
-            raise ValueError(f"not an {':// or '.join(ports)}:// URL: {CREDENTIALS.sub('//***@', url)}")
+            raise ValueError(not_one)
         try:
             port = parts.port or ports[parts.scheme]
         except ValueError:

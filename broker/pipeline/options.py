@@ -99,7 +99,10 @@ def local_path(name: str | Path, refused: type[PipelineFault] = LakeRefused) -> 
     found = URL.match(text)
     if found is None:
         return Path(text)
-    parts = urlsplit(text)
+    try:
+        parts = urlsplit(text)
+    except ValueError:
+        raise refused(f"{text} is not a valid URL") from None
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         return Path(unquote(parts.path))
     raise refused(f"{text} is a URL, and {found[1]}: is not supported: name a folder, such as one where it is mounted")

@@ -25,6 +25,10 @@ class PatternLimits:
     words: int = 64
 
 
+HIGHEST: Final = PatternLimits(hashes=16, words=128)
+"""The highest limits that the settings of a broker can have."""
+
+
 @dataclass(frozen=True, slots=True)
 class Pattern:
     """A binding key in canonical form.

@@ -44,6 +44,7 @@ class Neighbour(SettingsSection):
         if value:
             try:
                 parts = urlsplit(value)
+                (parts.hostname or "").encode("idna")  # as the resolver does
                 usable = parts.scheme in SCHEMES and bool(parts.hostname) and parts.port != 0
             except ValueError:
                 usable = False

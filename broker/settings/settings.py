@@ -13,6 +13,7 @@ from typing import Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, field_validator, model_validator
 from pydantic.fields import FieldInfo
 
+from broker.routing.pattern import HIGHEST
 from broker.settings.access import Auth, Http, HttpPort, Metrics, Tls
 from broker.settings.cluster import Cluster
 from broker.settings.fields import (
@@ -142,9 +143,9 @@ class Limits(SettingsSection):
 class Routing(SettingsSection):
     """Limits of binding keys, the index of topic exchanges, and the sizes of the route caches."""
 
-    hashes_max: int = number(2, 1, 16, "#", "CVE-2026-67419")
+    hashes_max: int = number(2, 1, HIGHEST.hashes, "#", "CVE-2026-67419")
     """How many # a binding key can have in canonical form."""
-    words_max: int = number(64, 1, 128, "words", "CVE-2026-67419")
+    words_max: int = number(64, 1, HIGHEST.words, "words", "CVE-2026-67419")
     """How many words a binding key can have."""
     topic_index: Literal["auto", "bitmap", "trie", "dfa"] = "auto"
     """How topic exchanges find matching wildcard patterns. An exchange can choose its own with x-topic-index. auto uses

@@ -57,11 +57,8 @@ class _LineFact:
         Cost: equal strings share memory, because a year has millions of slots.
         """
         names: tuple[str, ...] = vars(cls)["__slots__"]
-        try:
-            found = {name: line[name] for name in names}
-        except KeyError as error:
-            raise BadSealLine(f"it has no {error}") from error
-        return cls(**{name: intern(value) if type(value) is str else value for name, value in found.items()})
+        found = zip(names, fields_of(line, *names), strict=True)
+        return cls(**{name: intern(value) if type(value) is str else value for name, value in found})
 
 
 class _QueueFact(_LineFact):
@@ -153,6 +150,14 @@ class Cursor(_LineFact):
     def key(self) -> tuple[str, str, str]:
         """The name, vhost and tap, which identify the cursor."""
         return self.name, self.vhost, self.tap
+
+
+def fields_of(line: Line, *names: str) -> list[Any]:
+    """Return the named fields of a line. Raises: BadSealLine if one is missing."""
+    try:
+        return [line[name] for name in names]
+    except KeyError as error:
+        raise BadSealLine(f"it has no {error}") from error
 
 
 def encode_line(kind: str, fields: Line) -> bytes:

@@ -20,6 +20,7 @@ from broker.slot_files.seal_log import (
     Released,
     Seal,
     encode_line,
+    fields_of,
 )
 
 STARTS_MAX: Final = 10_000  # only the newest starts are kept
@@ -204,16 +205,17 @@ class SealView:
             cursor = Cursor.from_json(line)
             self._cursors[cursor.key] = cursor
         elif kind == "cursor_removed":
-            self._cursors.pop((line["name"], line["vhost"], line["tap"]), None)
+            name, vhost, tap = fields_of(line, "name", "vhost", "tap")
+            self._cursors.pop((name, vhost, tap), None)
         elif kind == "incarnation":
-            self.starts.begin(line["seal"], line["incarnation"])
+            self.starts.begin(*fields_of(line, "seal", "incarnation"))
         elif kind == "store":
             number = line.get("format")
             if isinstance(number, int) and number > FORMAT:
                 raise NewerSealLog(number)
             if not isinstance(number, int) or number < 1:
                 raise BadSealLine("it does not say its format")
-            self.store = line["store"]
+            (self.store,) = fields_of(line, "store")
             self.last_seal = max(self.last_seal, line.get("last_seal", 0))
         self.lines += 1
 

@@ -283,7 +283,7 @@ class Slot:
     def pick(self, indexes: Sequence[int]) -> None:
         """Take these messages out of order. Raises: ValueError if one is not ready.
 
-        Shapes: at least one index; they ascend. Cost: O(fresh messages up to the last index), times a list's length.
+        Shapes: at least one index; they ascend. Cost: O(indexes + fresh messages up to the last index).
         """
         for index in indexes:
             if not self.is_ready(index):
@@ -294,7 +294,8 @@ class Slot:
         if below < len(indexes):
             chosen = indexes[below:]
             end = chosen[-1] + 1
-            before = [index for index in self.acks.unsettled(self.cursor, end) if index not in chosen]
+            picked = chosen if isinstance(chosen, range) else set(chosen)
+            before = [index for index in self.acks.unsettled(self.cursor, end) if index not in picked]
             self.holes -= self.acks.settled_between(self.cursor, end)
             self.cursor = end
             self._return(before)

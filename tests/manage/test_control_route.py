@@ -198,6 +198,8 @@ def test_what_is_no_slotmq_is_said_in_a_line(answer: bytes, line: str, capsys: p
         (["status", "--url", "http://127.0.0.1:1"], 1, "no broker answers at http://127.0.0.1:1: Connection refused"),
         (["status", "--url", "amqp://127.0.0.1"], 2, "--url takes an http:// or https:// URL"),
         (["status", "--url", "http://127.0.0.1:x"], 2, "no valid port in http://127.0.0.1:x"),
+        (["status", "--url", "http://["], 2, "not a valid URL: http://["),
+        (["status", "--url", "http://u:s\u2100cret@h"], 2, "not a valid URL: http://***@h\n"),
         (["status", "--url", "http://x", "--data-dir", "d"], 2, "give either --url or a data folder"),
         (["backup", "here", "--url", "http://127.0.0.1:1"], 2, "the folder is on the broker's machine"),
         (["status", "--url", "https://127.0.0.1:1", "--cafile", "/none"], 2, "--cafile: /none: No such file"),

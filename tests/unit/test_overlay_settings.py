@@ -91,6 +91,7 @@ def test_a_fault_in_a_list_names_file_and_place(tmp_path: Path) -> None:
         ([broker("a", "n", "m/b/amqp://h"), broker("b", "m", "n/a")], "b is a broker of this process"),
         ([broker("a", "n", "m/b/http://h")], "should be amqp://"),
         ([broker("a", "n", "m/b/amqp://h:99999")], "should be amqp://"),
+        ([broker("a", "n", f"m/b/amqp://{'h' * 64}")], "should be amqp://"),
         ([broker("a b", "n", "m/b")], "should be 1 to 64 letters"),
     ],
 )

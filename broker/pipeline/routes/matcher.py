@@ -11,9 +11,8 @@ from broker.pipeline.faults import restated
 from broker.pipeline.routes.topology import Topology
 from broker.routing.exchange import Exchange, MessageFields
 from broker.routing.exchange_types import PREDECLARED, make_exchange
-from broker.routing.pattern import PatternLimits
+from broker.routing.pattern import HIGHEST
 
-LIMITS: Final = PatternLimits(hashes=8, words=128)  # wider than a broker's defaults
 UNSEEN: Final = b"\0" * PROPERTIES_AT  # stands for class, weight and body size, which no exchange reads
 NO_FLAGS: Final = bytes(2)
 COMPILED_MAX: Final = 4
@@ -47,7 +46,8 @@ def further_keys(fields: MessageFields) -> list[str]:
 
 
 class Matcher:
-    """Route by a topology, with the same result as a broker that has these exchanges and bindings.
+    """Route by a topology, with the same result as a broker that has these exchanges and bindings, whatever its limits
+    on binding keys.
 
     Each binding is a destination of its own, so that a match yields bindings. Numbers from `default_at` on are routes
     of the default exchange.
@@ -66,7 +66,7 @@ class Matcher:
         self._places = {queue: place for place, queue in enumerate(topology.queues)}
         for entry in topology.exchanges:
             with restated(ValueError, BadTopology, f"exchange '{entry.name}' of vhost '{entry.vhost}': "):
-                exchange = make_exchange(entry.name, entry.type, arguments=entry.arguments, pattern_limits=LIMITS)
+                exchange = make_exchange(entry.name, entry.type, arguments=entry.arguments, pattern_limits=HIGHEST)
             exchange.set_alternate(entry.alternate)
             self._exchanges[entry.vhost, entry.name] = exchange
         by_name: dict[tuple[Exchange, str], NamedDestination] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -107,9 +108,12 @@ def _folder(given: GivenOptions, name: str) -> Path | None:
     text = given.text(name)
     if text is None:
         return None
-    parts = urlsplit(text)
-    path = Path(unquote(parts.path) if parts.scheme else text)
-    if parts.scheme not in ("", "file") or not path.is_absolute():
+    path = Path()
+    with suppress(ValueError):  # not a valid URL
+        parts = urlsplit(text)
+        if parts.scheme in ("", "file"):
+            path = Path(unquote(parts.path) if parts.scheme else text)
+    if not path.is_absolute():
         if name != "badRecords":
             return None
         raise SinkRefused(

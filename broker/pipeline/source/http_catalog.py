@@ -48,6 +48,7 @@ class HttpClient:
         try:
             parts = urlsplit(url)
             port = parts.port
+            (parts.hostname or "").encode("idna")  # as the resolver does
         except ValueError:
             raise SourceRefused("the url is not valid: it should be http://user:password@host:15672") from None
         if parts.scheme not in ("http", "https") or not parts.hostname:

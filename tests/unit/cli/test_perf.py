@@ -56,7 +56,16 @@ def test_what_cannot_be_is_told_in_one_line(
     assert "hush" not in err
 
 
-@pytest.mark.parametrize("url", ["http://a:hush-hush@x", "amqp://a:hush-hush@x:y", "amqps://a:hush@h/?verify=no"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://a:hush-hush@x",
+        "amqp://a:hush-hush@x:y",
+        "amqps://a:hush@h/?verify=no",
+        "amqp://a:hush\u2100@h",
+        "amqp://a:hush@" + "\xe9" * 64,
+    ],
+)
 def test_a_wrong_url_is_told_without_its_password(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """The error shows the URL without its password."""
     with pytest.raises(SystemExit):

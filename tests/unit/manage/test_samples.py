@@ -108,6 +108,14 @@ def test_a_history_keeps_an_hour() -> None:
     assert History(("a",), 1, 5000).rates((1,), 5000, 5000) is None
 
 
+def test_a_history_keeps_an_hour_at_the_shortest_interval() -> None:
+    """The number of samples follows from the interval alone, and the settings bound the interval."""
+    history = History(("a",), 1, 500)
+    for at_ms in range(0, 3_700_000, 500):
+        history.add(at_ms, (0,))
+    assert len(history) == 7200
+
+
 def test_samples_are_shown_as_in_rabbitmq() -> None:
     """The newest sample is the first one; a moment before the first sample has the value 0."""
     history = History(("a", "b"), 1, 5000)

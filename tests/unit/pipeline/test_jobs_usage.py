@@ -108,6 +108,7 @@ BROKER = "amqp://localhost"
         ("query SELECT --path D --until earliest", "nothing precedes the earliest message"),
         ("query SELECT --path D --tap a --queue b", "only one can be given"),
         ("query SELECT --url amqp://u:secret@h", "the url should be http://"),
+        (f"query SELECT --url http://u:secret@{'h' * 64}", "the url is not valid: it should be http://"),
         ("archive --lake NEW --url ftp://u:secret@h", "the url should be http://"),
         ("archive --lake NEW --path STORE --tap none", "there is no tap 'none'"),
         ("archive --lake FULL/file --path STORE", "is not a lake but a file"),

@@ -85,7 +85,7 @@ def test_only_exchanges_that_can_reach_headers_are_dynamic() -> None:
     ("text", "said"),
     [
         ("ex,a,q,x-strange\n", "unknown exchange type"),
-        ("ex,#.a.#.b.#.c.#.d.#.e.#.f.#.g.#.h.#,q\n", "limit is 8"),
+        (f"ex,{'#.a.' * 16}#,q\n", "has 17 '#' words, the limit is 16"),
         ("ex,heavy,q,x-consistent-hash\n", "must be an integer"),
     ],
 )

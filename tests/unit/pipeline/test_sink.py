@@ -245,6 +245,7 @@ def test_a_task_without_rows_connects_nowhere() -> None:
         ("body string", {"window": "0"}, "the option window should be a whole number from 1 to 65535, not '0'"),
         ("body string", {"mandatory": "maybe"}, "the option mandatory should be true or false, not 'maybe'"),
         ("body string", {"badRecords": "s3://bucket"}, "should be the absolute path of a folder that all workers see"),
+        ("body string", {"badRecords": "file://["}, "should be the absolute path of a folder that all workers see"),
         ("body string", {"producer": "p" * 256}, "the option producer has more than 189 bytes"),
         ("body string", {"url": "http://h"}, "the url of the broker should be amqp://user:password@host:port/vhost"),
     ],

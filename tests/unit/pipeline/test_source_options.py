@@ -184,6 +184,12 @@ def test_a_path_is_itself_and_a_file_url_its_path(name: str | Path, meant: str) 
     assert local_path(name) == Path(meant)
 
 
+def test_what_is_no_url_is_refused() -> None:
+    """A file URL that cannot be parsed is neither a lake nor a data folder."""
+    with pytest.raises(LakeRefused, match=r"^file://\[ is not a valid URL$"):
+        local_path("file://[")
+
+
 @pytest.mark.parametrize("name", ["s3:", "S3://", "s3a://"])
 def test_a_lake_may_be_in_a_bucket(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A lake may be in a bucket, as text or path, with options of the environment; a data folder may not."""

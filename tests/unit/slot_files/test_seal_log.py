@@ -165,6 +165,20 @@ def test_lines_of_later_versions() -> None:
         found.fold({"k": "seal", **{name: value for name, value in seal(3).to_json().items() if name != "crc"}})
 
 
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ({"k": "cursor_removed", "name": "a", "vhost": "/"}, "tap"),
+        ({"k": "incarnation", "seal": 1}, "incarnation"),
+        ({"k": "store", "format": 1}, "store"),
+    ],
+)
+def test_a_line_without_a_field_is_refused(line: dict[str, Any], missing: str) -> None:
+    """The error names the missing field."""
+    with pytest.raises(BadSealLine, match=f"it has no '{missing}'"):
+        view().fold(line)
+
+
 def test_a_rewritten_log_adds_up_to_the_same() -> None:
     """After any history the live lines give the same view, and later lines change both views equally."""
     chance = random.Random(5)
