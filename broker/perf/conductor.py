@@ -25,14 +25,14 @@ from broker.perf.result import Figure, Result
 from broker.perf.topology import RunTopology
 from broker.perf.wire import PUBLISH_CHANNEL
 
-STALL_S: Final = 10.0  # the run ends after this time without a message while messages are due
+STALL_S: Final = 10.0  # a run without progress ends after this time, or later at rates below 0.3 per second
 
 _CONNECT_LIMIT_S: Final = 120.0
 _STEP_S: Final = 0.02
 _IDLE_WORK_S: Final = 0.1  # a broker may defer work until it is idle; that work belongs to the run
-_UNKNOWN_IDLE_S: Final = 1.0  # without a delivery: the end, if the number of deliveries is unknown
-_TIMED_IDLE_S: Final = 0.5  # without a delivery: the end, after the time limit
-_TIMED_SHARE: Final = 0.05  # after the time limit, do not wait for a larger undelivered share
+_UNKNOWN_IDLE_S: Final = 1.0  # the run ends after this time without a delivery, if their number is unknown
+_TIMED_IDLE_S: Final = 0.5  # the run ends after this time without a delivery, once its time limit has passed
+_TIMED_SHARE: Final = 0.05  # after the time limit, do not wait for a backlog above this share (and above 1000)
 _CEILING_S: Final = 1.0
 _REMOVE_LIMIT_S: Final = 10.0  # deleting a queue of millions of messages takes a while
 
@@ -89,7 +89,7 @@ class Conductor:
         return self._outcome
 
     def _follow(self, group: ProcessGroup) -> None:
-        """Collect the reports of the processes until all are done."""
+        """Collect the reports of the processes until all are done or one fails, and tell them when to stop."""
         outcome, stop_s = self._outcome, 0.0
         while outcome.done.keys() != self._publishers | self._consumers:
             try:
@@ -116,7 +116,7 @@ class Conductor:
             outcome.left_behind = max(0, expected - outcome.tally.delivered)
 
     def _must_stop(self, group: ProcessGroup, at_s: float) -> bool:
-        """Return whether all processes must stop now."""
+        """Return whether all processes must stop now; at the first Ctrl-C, tell only the publishers to stop."""
         outcome, load = self._outcome, self._load
         if any(figures["fault"] for figures in outcome.done.values()):
             return True
@@ -132,7 +132,7 @@ class Conductor:
         return self._stalled(at_s)
 
     def _drained(self, group: ProcessGroup, at_s: float) -> bool:
-        """Return whether the consumers have received all that they can get, now that the publishers are done."""
+        """Return whether to stop after the publishers are done: all messages have arrived, or the rest is given up."""
         load, outcome = self._load, self._outcome
         if not self._consumers:
             return True
@@ -160,7 +160,7 @@ class Conductor:
         return True
 
     def _stalled(self, at_s: float) -> bool:
-        """Return whether publishers have made no progress for too long."""
+        """Return whether no count has changed for too long: a failure, unless the broker blocks a publisher."""
         if at_s - self._outcome.moved_s <= self._stall_limit_s():
             return False
         if not self._outcome.tally.blocked:
@@ -172,7 +172,7 @@ class Conductor:
         return max(STALL_S, 3 / slowest)
 
     def _expected(self) -> int | None:
-        """Return the expected number of deliveries, None if unknown."""
+        """Return the expected number of deliveries, or None if it is unknown."""
         load, total = self._load, self._outcome.tally
         if load.deliveries is not None:
             return load.deliveries
@@ -195,14 +195,14 @@ class Stage:
     ceiling_per_s: float | None = None
 
     def usage(self) -> TreeUsage | None:
-        """Return what the broker has used so far, None without --pid."""
+        """Return what the broker has used so far, or None without --pid."""
         return self.processes.usage() if self.processes else None
 
     def run(self, load: Load, *, count_queued: bool = False) -> RunOutcome:
         """Run a load and return its outcome; first measure the generator's ceiling, if requested and not done yet.
 
-        Shapes: `count_queued` also counts the messages in the queues at the moment when the publishers are done.
-        Raises: Refusal, RunFailed, OSError before the first message; KeyboardInterrupt at the second Ctrl-C.
+        Shapes: with consumers, `count_queued` also counts the queued messages when the publishers are done.
+        Raises: RunFailed before the first message; Refusal, OSError of that count; KeyboardInterrupt (second Ctrl-C).
         """
         if getattr(self.options, "ceiling", False) and self.ceiling_per_s is None:
             self.progress.show("measuring the generator against a bare relay ...")
@@ -217,7 +217,7 @@ class Stage:
 
 @contextmanager
 def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> Iterator[Stage]:
-    """Create the topology of a run and always remove it. Raises: Refusal, OSError; KeyboardInterrupt."""
+    """Create the topology of a run, and remove it at exit if the broker still answers. Raises: Refusal, OSError."""
     with Interruption() as interruption:
         control = PeerConnection(options.uri, PUBLISH_CHANNEL)
         made = Stage(options, topology, progress, interruption, options.pid, control)
@@ -227,7 +227,7 @@ def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> I
             yield made
             usable = True
         finally:
-            with suppress(OSError, Refusal):  # the loss of the broker has been reported already
+            with suppress(OSError, Refusal):  # the loss of the broker has already been reported
                 remover = control if usable else PeerConnection(options.uri, PUBLISH_CHANNEL)
                 with closing(remover):
                     remover.socket.settimeout(_REMOVE_LIMIT_S)

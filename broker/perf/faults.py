@@ -8,24 +8,24 @@ class Fault(Exception):
 
 
 class Refusal(Fault):
-    """The broker closed a channel or connection, cancelled a consumer or refused a message."""
+    """The broker refused a request, closed a channel or connection, cancelled a consumer or sent a wrong answer."""
 
 
 class BrokenStream(Fault):
-    """The received bytes are not a valid sequence of AMQP frames, or contain frames that were not expected."""
+    """The received bytes are not a valid sequence of AMQP frames or MQTT packets, or contain unexpected ones."""
 
 
 class Stalled(Fault):
-    """Nothing made progress for too long."""
+    """The broker did not answer a request in time."""
 
 
 class RunFailed(Exception):
-    """A run ended early; the text says what the generator observed."""
+    """A run ended early or could not start; the text says what the generator observed."""
 
 
 class BadOptions(Exception):
-    """Options that contradict each other; the text is one line for the user."""
+    """Options that a run cannot use; the text is one line for the user."""
 
 
 class BadDocument(Exception):
-    """A document of the wrong form; the text is one line that names the wrong field."""
+    """A document of the wrong form; the text is one line, with the name of the field if a single one is wrong."""

@@ -1,7 +1,7 @@
 """The options that scenarios share, the quantities in them (30s, 1KiB, 10k, 1%), and the load that they describe.
 
-Option names and letters are those of PerfTest. `add_scenario` creates a scenario's parser with the options that
-every scenario has: broker, interval and output. A scenario that publishes or consumes also calls `add_load`.
+Options that PerfTest has too keep its names and letters. `add_scenario` creates a scenario's parser with the
+options that every scenario has: broker, interval and output. Most scenarios with messages also call `add_load`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _LIMITS: Final = ("pmessages", "cmessages", "cycles")  # options that end a run 
 
 
 def argument(text: str) -> tuple[str, str | int | bool]:
-    """Return the name and value of K=V; digits become an integer, `true` and `false` a bool."""
+    """Return the name and value of K=V; up to 18 digits become an integer, `true` and `false` a bool."""
     name, equals, value = text.partition("=")
     if not equals or not name or len(name.encode()) > 255:
         raise ArgumentTypeError(f"{text!r} is not K=V")
@@ -119,10 +119,10 @@ def add_scenario(
     default_uri: str = DEFAULT_URI,
     ports: Mapping[str, int] = AMQP_PORTS,
 ) -> argparse.ArgumentParser:
-    """Return a scenario's parser, with the options that every scenario has.
+    """Add a scenario's parser with the options that every scenario has, and return it.
 
     Shapes: the parsed options have `scenario` (its name), `uri` (an Address), `pid` (a ProcessTree or None), `interval`
-    (seconds), `json` (None, "-" or a file name), `plot` and `quiet`; `ports` maps URL schemes to their default ports.
+    (seconds), `json` (None, "-" or a file name), `plot` and `quiet`; `ports` maps the plain and TLS scheme to ports.
     """
     made: argparse.ArgumentParser = commands.add_parser(
         name, help=summary, description=summary, allow_abbrev=False, add_help=False
@@ -149,7 +149,7 @@ def add_time(group: argparse._ActionsContainer) -> None:
 
 
 def add_flow(group: argparse._ActionsContainer, consumer: str = "consumer") -> None:
-    """Add the options for message counts, rates and processes of publishers and consumers."""
+    """Add the options for message counts, rates, processes and unsent bytes of publishers and consumers."""
     add(group, "-C --pmessages", "N", count, "publish N messages in total")
     add(group, "-D --cmessages", "N", count, "consume N messages in total")
     add(group, "-r --rate", "R", rate, "messages per second and publisher")
@@ -223,7 +223,7 @@ def spread(queues: Sequence[str], consumers: int) -> tuple[tuple[str, ...], ...]
 
 
 def seconds_of(options: argparse.Namespace) -> float | None:
-    """Return the duration of a run, None for no limit; the default applies only if no number ends the run."""
+    """Return the duration of a run, or None for no limit; the default applies if no -C or -D ends it."""
     if getattr(options, "time", None) is not None:
         return options.time or None
     return None if any(getattr(options, name, None) for name in _LIMITS) else _DEFAULT_S

@@ -13,10 +13,10 @@ _EXACT_BITS = 11  # the fewest significant bits that preserve three decimal digi
 
 
 class Histogram:
-    """Counts how often each duration occurred.
+    """Count how often each duration occurred.
 
     Units: nanoseconds; a value below 0 counts as 0, a value above an hour as an hour.
-    Cost: two shifts and a look-up per record, and at most 33,000 distinct durations for any number of records.
+    Cost: a few shifts and a look-up per record, and at most 34,000 distinct durations for any number of records.
     """
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class Histogram:
         return self.percentiles((percent,))[0]
 
     def percentiles(self, percents: Sequence[float]) -> list[int]:
-        """Return `percentile` of each. Cost: one pass over the distinct durations for all of them."""
+        """Return the `percentile` for each of these. Cost: one sort of the distinct durations for all of them."""
         values = sorted(self._times)
         if not values:
             return [0] * len(percents)

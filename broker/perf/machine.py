@@ -56,7 +56,7 @@ def _cpu() -> str:
 def raise_file_limit(sockets: int) -> None:
     """Raise the soft limit of open files so that `sockets` fit, at most to the hard limit.
 
-    Raises: Fault if the hard limit is too low, with the limit that would suffice.
+    Raises: Fault if the hard limit is too low or the system refuses; the text names the limit that would suffice.
     """
     wanted = sockets + _SPARE_FILES
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -93,7 +93,7 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class TreeUsage:
-    """The resources that a process tree has used so far."""
+    """A process tree's CPU time so far, its resident memory now, and the sum of its processes' memory peaks."""
 
     cpu_s: float
     rss_bytes: int
@@ -120,7 +120,7 @@ class ProcessTree:
         return found
 
     def usage(self) -> TreeUsage:
-        """Return CPU time (user and system, with that of ended children), resident memory and its peak."""
+        """Return CPU time (user and system, with that of reaped children), resident memory and its peak."""
         ticks = rss = peak = 0
         for pid in self.pids():
             ticks += sum(int(field) for field in _stat(pid)[11:15])
@@ -148,7 +148,7 @@ def _memory(pid: int) -> dict[str, int]:
 
 
 def _read(path: Path) -> str:
-    """Return the text of a file of /proc, "" if it does not exist."""
+    """Return the text of a file of /proc, or "" if it cannot be read."""
     try:
         return path.read_text(errors="replace")
     except OSError:

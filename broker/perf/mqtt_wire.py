@@ -52,7 +52,7 @@ def publish(level: int, topic: str, body: bytes, qos: int, packet_id: int, *, re
 
 
 def properties_of(raw: bytes) -> dict[int, int | str]:
-    """Return the first properties of a CONNACK or DISCONNECT, by identifier."""
+    """Return the properties of a CONNACK by identifier; `raw` begins with their length, in one byte."""
     at, found = 1, dict[int, int | str]()
     while at < len(raw):
         name, size = raw[at], _SIZES.get(raw[at], 0)
@@ -82,7 +82,7 @@ class MqttPeer(PeerSocket):
         receive_maximum: int = 0,
         unsent_bytes: int = 0,
     ) -> None:
-        """Connect; `close` deletes a `lasting` session. Raises: Refusal, OSError."""
+        """Connect; `close` deletes a `lasting` session. Raises: Refusal, BrokenStream, OSError."""
         super().__init__(address.connect(CALL_LIMIT_S, 0, unsent_bytes))
         self._lasting_session = (address, client_id, level) if lasting else None
         user = address.user if address.vhost == "/" else f"{address.vhost}:{address.user}"
@@ -107,14 +107,14 @@ class MqttPeer(PeerSocket):
         return PacketScanner(self._level, on_bodies)
 
     def subscribe(self, topic_filter: str, qos: int) -> None:
-        """Subscribe; `received` may already contain packets when this returns. Raises: Refusal, OSError."""
+        """Subscribe; `received` may contain packets when this returns. Raises: Refusal, BrokenStream, OSError."""
         wanted = text(topic_filter) + bytes((qos,))
         answer = self.call(packet(0x82, PACKET_ID.pack(1), bytes(self._level == 5), wanted), _SUBACK)
         if answer[-1] >= _REFUSED:
             raise Refusal(f"SUBACK {answer[-1]:#04x} for '{topic_filter}'")
 
     def call(self, request: bytes, answer: int) -> bytes:
-        """Send a packet, and return the answer without its fixed header. Raises: Refusal, OSError."""
+        """Send a packet, and return the answer without its fixed header. Raises: Refusal, BrokenStream, OSError."""
         self.socket.sendall(request)
         at = 0  # packets that arrive before the answer stay in `received`
         while True:
@@ -143,7 +143,7 @@ class MqttPeer(PeerSocket):
 
 
 def header_sizes(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None:
-    """Return the lengths of a packet's fixed header and of the packet; None if incomplete. Raises: BrokenStream."""
+    """Return the lengths of a fixed header and of its packet, or None for a partial header. Raises: BrokenStream."""
     size, shift = 0, 0
     for place in range(at + 1, min(end, at + 5)):
         size |= (buffer[place] & 127) << shift
@@ -156,7 +156,7 @@ def header_sizes(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None
 
 
 class PacketScanner(Scanner):
-    """Counts the packets that a broker sends to an MQTT client, and prepares the answers.
+    """Count the packets that a broker sends to an MQTT client, and prepare the answers.
 
     Shapes: message n of a publisher has packet id 1 + (n - 1) % `packet_ids`; `answers` are the packets to send.
     """
@@ -196,7 +196,7 @@ class PacketScanner(Scanner):
         return at
 
     def _messages(self, buffer: bytearray, at: int, end: int, first: int, stride: int) -> int:
-        """Count consecutive messages that are equal to the first one in header and topic length; return how many."""
+        """Count consecutive messages with the first one's header, topic length and property length; return how many."""
         qos = buffer[at] >> 1 & 3
         id_at = first + 2 + int.from_bytes(buffer[at + first : at + first + 2], "big")
         rest_at = id_at + (2 if qos else 0)
@@ -214,7 +214,7 @@ class PacketScanner(Scanner):
         return count
 
     def _acks(self, buffer: bytearray, at: int, end: int, stride: int) -> int:
-        """Count consecutive acknowledgements of one kind and reason; return how many."""
+        """Count and answer consecutive acknowledgements of one kind, length and reason; return how many."""
         reason = buffer[at + 4] if stride > 4 else 0
         kind = buffer[at] >> 4
         count = equal_run(buffer, at, stride, (end - at) // stride, [0, 1, 4] if stride > 4 else [0, 1])

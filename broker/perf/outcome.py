@@ -54,9 +54,9 @@ class RunTally(NamedTuple):
 class RunOutcome:
     """The counts and times of a run, as its processes report them by role.
 
-    Units: seconds since the beginning of the run, but `begin_s` is on the monotonic clock; `publish_s` is the time of
-    the last publish or its confirm, `deliver_s` that of the last delivery.
-    Invariant: the intervals add up to the tally.
+    Units: seconds since the beginning of the run, but `begin_s` is on the monotonic clock; `publish_s` is when
+    the last publisher was done, `deliver_s` when the last message was delivered.
+    Invariant: after `conclude`, the intervals add up to the tally.
     """
 
     progress: RunProgress
@@ -107,14 +107,14 @@ class RunOutcome:
             self.done[role] = figures
 
     def show_intervals(self, at_s: float, roles: frozenset[str]) -> None:
-        """Show the intervals that have ended and that all of these roles have reported."""
+        """Show the intervals that have ended, once all of these roles have reported or the grace period is over."""
         while at_s >= (end_s := self._shown_s + self.interval_s):
             if at_s < end_s + _TICK_GRACE_S and not self.reported_since(end_s, roles):
                 return
             self._show(end_s)
 
     def conclude(self, publishers: frozenset[str], consumers: frozenset[str]) -> None:
-        """Set the end times of these roles, and add the remaining counts and the failures."""
+        """Set the end times and the CPU figures, and add the last interval and the failures of these processes."""
         now_s, last = time.monotonic() - self.begin_s, self.done.values()
         self.cpu_s = sum(figures["cpu_s"] for figures in last)
         self.busy_share = max((figures["busy_share"] for figures in last), default=0.0)
@@ -136,7 +136,7 @@ class RunOutcome:
         return self.intervals[-1].at_s if self.intervals else 0.0
 
     def _ended_s(self, roles: frozenset[str], now_s: float) -> float:
-        """Return when the last of these roles handled its last message; `now_s` if any of them is not done."""
+        """Return when the last of these roles ended: 0 without roles, `now_s` if any of them is not done."""
         if not roles <= self.done.keys():
             return now_s
         ended_ns: int = max((self.done[role]["ended_ns"] for role in roles), default=0)
@@ -167,7 +167,7 @@ class RunOutcome:
         )
 
     def process(self) -> ProcessUse | None:
-        """Return what the broker's processes used, None if it was not measured."""
+        """Return what the broker's processes used, or None if it was not measured."""
         if self.before is None or self.after is None:
             return None
         cpu_s, messages = self.after.cpu_s - self.before.cpu_s, max(self.tally.published, self.tally.delivered)
@@ -177,7 +177,7 @@ class RunOutcome:
     def result(
         self, options: Namespace, product: str, figures: Mapping[str, Figure], ceiling_per_s: float | None
     ) -> Result:
-        """Return the result document of a run that ends now. Its options omit output targets and credentials."""
+        """Return the result document of a run that ends now; its `options` omit the broker's URL, --pid and output."""
         undelivered = {"queued_at_end": self.queued_at_end, "left_behind": self.left_behind}
         started = datetime.fromtimestamp(time.time() - self.seconds, UTC)
         return Result(
@@ -202,7 +202,7 @@ class RunOutcome:
 def cost_figures(
     before: TreeUsage | None, after: TreeUsage | None, count: int, *, cpu: str = "", memory: str = ""
 ) -> dict[str, Figure]:
-    """Return the broker's CPU time and memory growth per item, under the names that are not ""; {} if unknown."""
+    """Return the broker's CPU time and memory growth per item, under the names that are not ""; {} if not measured."""
     if before is None or after is None or not count:
         return {}
     cpu_us, grown_bytes = (after.cpu_s - before.cpu_s) / count * 1e6, max(0, after.rss_bytes - before.rss_bytes) / count

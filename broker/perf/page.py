@@ -43,7 +43,7 @@ def _over_time(
     *,
     nested: bool = False,
 ) -> Iterator[str]:
-    """Yield the charts over time: all series of a single result in one, or else one for each series."""
+    """Yield the charts over time: all series of a single result in one chart, or else one chart for each series."""
     contents = [(title.format(""), [(results[0], one, one) for one in series])]
     if len(results) > 1:
         pairs = list(zip(results, names, strict=True))
@@ -142,7 +142,7 @@ def _failures(result: Result, name: str, *, alone: bool) -> str:
 
 
 def _tiles(measures: Sequence[Measure]) -> str:
-    """Return the headline tiles. A scenario without messages fills them with its own figures."""
+    """Return the headline tiles: the common measures, then the scenario's own figures until there are eight."""
     shown = [row for row in measures if row.name in _TILES and not row.own]
     shown += [row for row in measures if row.own][: max(0, _TILES_MAX - len(shown))]
     return tiles([(row.text(0), row.name) for row in shown])
@@ -186,7 +186,7 @@ def _latencies(result: Result) -> str:
 
 
 def _facts(title: str, columns: Sequence[Mapping[str, str]], names: Sequence[str]) -> str:
-    """Return a table of facts with a column for each result. Rows of options that differ are marked."""
+    """Return a table of facts with a column for each result, or "" without facts; mark the options that differ."""
     shown = {name: [column.get(name, "") for column in columns] for column in columns for name in column}
     if not any(any(values) for values in shown.values()):
         return ""

@@ -37,7 +37,7 @@ class Publishers(ConnectionGroup):
     """The publishing connections of one process."""
 
     def __init__(self, share: Share) -> None:
-        """Connect all publishers. Raises: Refusal, OSError."""
+        """Connect all publishers. Raises: Fault, OSError."""
         self.timers_per_s = (share.load.per_s or 0.0) * len(share.numbers)
         self._confirm_times = Histogram()
         self.times = {"confirm_times": self._confirm_times}
@@ -55,7 +55,7 @@ class Publishers(ConnectionGroup):
         return Sender(_publisher(load, spool), spool, load.pace(number), self._confirm_times, load.unsent_bytes)
 
     def start(self, at_ns: int) -> None:
-        """Start the schedules, each slightly later than the previous one."""
+        """Start the publishers; at a fixed rate, each starts slightly later than the previous one."""
         for number, member in zip(self._share.numbers, self.members, strict=True):
             member.start(at_ns + int(self._share.load.stagger_s(number) * 1e9))
 
@@ -65,7 +65,7 @@ class Publishers(ConnectionGroup):
             member.stop()
 
     def finished(self, now_ns: int) -> bool:
-        """Return whether all messages are published and confirmed, or the wait for them has timed out."""
+        """Return whether all messages are published and confirmed, or the wait for them, after a stop, is over."""
         if all(member.done for member in self.members):
             return True
         if not self.stop_ns:
@@ -76,7 +76,7 @@ class Publishers(ConnectionGroup):
         return now_ns - self.stop_ns > (_FLUSH_NS if flushing else _CONFIRM_NS)
 
     def settle(self, fault: str) -> dict[str, Any]:
-        """Return the final figures, once the broker has read everything and sent all returns."""
+        """Return the final figures; if needed, first wait until the broker has read everything and sent all returns."""
         figures: dict[str, Any] = {}
         try:
             if not fault and self._unsettled():
@@ -90,7 +90,7 @@ class Publishers(ConnectionGroup):
         return figures | {"tally": self.tally(), "blocked_for": blocked_for, "ended_ns": time.monotonic_ns()}
 
     def _unsettled(self) -> bool:
-        """Return whether only a round trip can prove that the broker has read everything."""
+        """Return whether a round trip must prove that the broker has read everything, as no confirms do."""
         load, whole = self._share.load, all(member.flushed for member in self.members)
         asked = load.material.mandatory or not self.stop_ns
         return whole and asked and not load.material.relayed and not load.window
@@ -113,7 +113,7 @@ class Consumers(ConnectionGroup):
     """The consuming connections of one process."""
 
     def __init__(self, share: Share) -> None:
-        """Connect all consumers and start them. Raises: Refusal, OSError."""
+        """Connect all consumers and start them. Raises: Fault, OSError."""
         self._latencies = LatencyRecorder(share.load.demand.body_bytes)
         self.times = self._latencies.times
         self._quota = DeliveryQuota(share.load.deliveries)
@@ -138,11 +138,11 @@ class Consumers(ConnectionGroup):
         super().start(at_ns)
 
     def finished(self, now_ns: int) -> bool:
-        """Return whether the consumers were told to stop or have received the limit."""
+        """Return whether the consumers were told to stop or have used up the delivery quota."""
         return bool(self.stop_ns) or not self._quota.left
 
     def settle(self, fault: str) -> dict[str, Any]:
-        """Ack the remaining deliveries and return the final figures. Raises: OSError."""
+        """Ack the remaining deliveries, unless there was a fault, and return the final figures. Raises: OSError."""
         for member in self.members:
             if not fault:
                 member.finish(_ACK_LIMIT_S)
@@ -153,7 +153,7 @@ class Consumers(ConnectionGroup):
 class Load:
     """The work of a run: what is published and consumed, on which broker, how fast and for how long.
 
-    Shapes: `queues` has the queues of each consumer; `messages` and `deliveries` are the totals of all publishers and
+    Shapes: `queues` lists the queues of each consumer; `messages` and `deliveries` limit all publishers and all
     consumers, None for no limit; `copies` is the number of queues that a message reaches, None if unknown; `ready` is
     the number of messages in the queues before the run; `unsent_bytes` limits what a publisher may have unsent in its
     kernel, 0 for the kernel's default; `publishing` and `consuming` connect the clients of one process.
@@ -192,7 +192,7 @@ class Load:
         return SenderPace(self.window, messages, self.per_s)
 
     def first_key(self, number: int) -> int:
-        """Return the index of a publisher's first routing key; publishers start at different keys."""
+        """Return the index of a publisher's first routing key; the publishers are spread over the keys."""
         return number * len(self.material.keys) // self.producers
 
     def stagger_s(self, number: int) -> float:

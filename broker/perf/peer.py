@@ -145,7 +145,7 @@ def closing() -> Script:
 
 
 def next_frame(buffer: bytearray) -> tuple[int, bytes] | None:
-    """Remove the first frame from a buffer, and return its type and payload; None if it is incomplete."""
+    """Remove the first frame from a buffer, and return its type and payload, or None if it is incomplete."""
     if len(buffer) < wire.FRAME_OVERHEAD_BYTES:
         return None
     kind, _, size_bytes = wire.FRAME_HEAD.unpack_from(buffer)
@@ -178,7 +178,7 @@ def send_some(end: socket.socket, pending: Pending) -> Pending:
 class PeerSocket:
     """A connection for blocking calls until messages flow, and non-blocking from then on.
 
-    Shapes: `received` has the bytes not processed yet, at most a part of a frame once messages flow; the answer to
+    Shapes: `received` holds the bytes not processed yet, at most a part of a frame once messages flow; the answer to
     `round_trip` proves that the broker has read everything sent before it.
     """
 
@@ -225,7 +225,7 @@ class RelayPeer(PeerSocket):
     """A connection to the bare relay: a header replaces AMQP's handshakes, and the relay answers it with one byte."""
 
     def __init__(self, address: Address, stride_bytes: int, unsent_bytes: int = 0) -> None:
-        """Connect a publisher whose messages have `stride_bytes`, or with 0 a consumer. Raises: Refusal, OSError."""
+        """Connect a publisher with messages of `stride_bytes`, or a consumer if that is 0. Raises: Refusal, OSError."""
         super().__init__(address.connect(CALL_LIMIT_S, 0, unsent_bytes))
         self.socket.sendall(RELAY_HEAD.pack(stride_bytes))
         self.receive()
@@ -238,7 +238,7 @@ class PeerConnection(PeerSocket):
     def __init__(self, address: Address, channel: int, *, receive_bytes: int = 0, unsent_bytes: int = 0) -> None:
         """Connect and open `channel`; the sizes limit the kernel's buffers, 0 for its defaults.
 
-        No heartbeat is negotiated: its timer would distort the measurement.
+        No heartbeat is negotiated: its timer would distort the measurement. Raises: Refusal, OSError.
         """
         super().__init__(address.connect(CALL_LIMIT_S, receive_bytes, unsent_bytes))
         self.channel = channel
@@ -260,12 +260,12 @@ class PeerConnection(PeerSocket):
             return value
 
     def call(self, request: bytes, answer: tuple[int, int]) -> bytes:
-        """Send a method and return the payload of its answer."""
+        """Send a method and return the payload of its answer. Raises: Refusal, OSError."""
         self.socket.sendall(request)
         return self.await_method(answer)
 
     def await_method(self, answer: tuple[int, int]) -> bytes:
-        """Return the payload of the next method frame, which must be `answer`. Raises: Refusal."""
+        """Return the payload of the next method frame, which must be `answer`. Raises: Refusal, OSError."""
         while not is_answer(payload := self._method_payload(), answer):
             continue
         return payload
@@ -278,7 +278,7 @@ class PeerConnection(PeerSocket):
             self.receive()
 
     def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> list[bytes]:
-        """Send methods with the same kind of answer, many at a time; return the answers' payloads. Raises: Refusal."""
+        """Send methods with the same kind of answer in batches; return their payloads. Raises: Refusal, OSError."""
         answers = []
         waiting = iter(requests)
         while some := list(islice(waiting, _CALLS_AT_ONCE)):
@@ -297,7 +297,7 @@ class PeerConnection(PeerSocket):
         return _message_count(self.call(request, wire.QUEUE_DECLARE_OK))
 
     def queue_counts(self, names: Sequence[str]) -> list[int]:
-        """Return the number of ready messages in each of these queues. Raises: Refusal."""
+        """Return the number of ready messages in each of these queues. Raises: Refusal, OSError."""
         requests = (wire.queue_declare(self.channel, name, durable=False, passive=True) for name in names)
         return [_message_count(answer) for answer in self.call_all(requests, wire.QUEUE_DECLARE_OK)]
 
@@ -320,7 +320,7 @@ class PeerConnection(PeerSocket):
 
         Deliveries in flight are read and discarded.
         """
-        with suppress(OSError, Refusal), self.socket:  # it may be closed already
+        with suppress(OSError, Refusal), self.socket:  # it may already be closed
             stop_at = time.monotonic() + _CLOSE_LIMIT_S
             self.socket.settimeout(_CLOSE_LIMIT_S)
             self.socket.sendall(wire.close(0, wire.CONNECTION_CLOSE))

@@ -93,7 +93,7 @@ class ProcessGroup(AbstractContextManager["ProcessGroup"]):
                 self._pipes[role].send(command)
 
     def reports(self, limit_s: float, roles: Collection[str] | None = None) -> list[tuple[str, str, dict[str, Any]]]:
-        """Return role, stage and figures of each report of these roles, waiting up to `limit_s` for the first.
+        """Return at most one report (role, stage, figures) of each of these roles; wait up to `limit_s` for the first.
 
         Raises: RunFailed as soon as any of the processes failed or ended.
         """
@@ -104,7 +104,7 @@ class ProcessGroup(AbstractContextManager["ProcessGroup"]):
     def gather(self, stage: str, limit_s: float) -> dict[str, dict[str, Any]]:
         """Wait until every process has reported a stage, and return their figures by role.
 
-        Raises: RunFailed as soon as any process failed, or after `limit_s`.
+        Raises: RunFailed as soon as any process failed, ended or reported another stage, or after `limit_s`.
         """
         deadline = time.monotonic() + limit_s
         gathered: dict[str, dict[str, Any]] = {}
@@ -131,7 +131,7 @@ def _received(role: str, pipe: Connection) -> tuple[str, dict[str, Any]]:
 
 
 def _guarded(task: Task, pipe: Connection, *arguments: object) -> None:
-    """Run a task in its process and report its exceptions instead of printing them."""
+    """Run a task in its process, and report a Fault or OSError instead of printing it."""
     end = ProcessPipe(pipe)
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # the main process has ended or is ending
         try:
@@ -176,9 +176,9 @@ def uninterrupted() -> Iterator[None]:
 class ConnectionGroup(ABC):
     """The connections of one process, all of the same role.
 
-    Shapes: `timers_per_s` is the expected rate of timers, which are exact to less than a millisecond unless it is 0;
-    `stop_ns` is when the connections were told to stop, 0 before; `times` are the durations measured since the last
-    report.
+    Shapes: `timers_per_s` is the expected rate of timers, exact to less than a millisecond if it is above 0 and the
+    connections are at most `_SELECT_MAX`; `stop_ns` is when they were told to stop, 0 before; `times` are the durations
+    measured since the last report.
     """
 
     timers_per_s = 0.0
@@ -203,7 +203,7 @@ class ConnectionGroup(ABC):
 
     @abstractmethod
     def settle(self, fault: str) -> dict[str, Any]:
-        """Return the final figures; `fault` is the run's error, "" for none."""
+        """Return the final figures; `fault` is the error that ended this process's run, "" if there was none."""
 
 
 def run_group(connect: Callable[[T], ConnectionGroup], share: T, pipe: ProcessPipe, interval_ns: int) -> None:

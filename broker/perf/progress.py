@@ -1,4 +1,4 @@
-"""Show the progress of a run on standard error: one overwritten line on a terminal, else a line every few seconds."""
+"""Show the progress of a run on standard error: one overwritten line on a terminal, else one line after another."""
 
 from __future__ import annotations
 

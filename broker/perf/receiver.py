@@ -1,4 +1,4 @@
-"""One consuming connection, driven by events: it counts deliveries, acks them, and reads the time stamps in bodies."""
+"""One consuming connection, driven by events: it counts deliveries, acks them, and reads the timestamps in bodies."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.perf.peer import BUFFER_BYTES, PeerSocket, send_some
 from broker.perf.sender import NEVER_NS
 from broker.perf.spool import DUE_BYTES, STAMP, STAMP_BYTES
 
-_SAMPLES: Final = 64  # time stamps to evaluate in one read
+_SAMPLES: Final = 64  # timestamps to evaluate in one read
 _SLOW_READ_BYTES: Final = 4096
 
 
@@ -44,7 +44,7 @@ class DeliveryQuota:
 class LatencyRecorder:
     """The latencies that a process's receivers measured, from the due time and from the send time of each message.
 
-    Invariant: a time stamp from outside the run belongs to another run and is ignored.
+    Invariant: a timestamp from outside the run belongs to another run and is ignored.
     """
 
     def __init__(self, body_bytes: int) -> None:
@@ -55,7 +55,7 @@ class LatencyRecorder:
         self._sent_too = body_bytes >= STAMP_BYTES
 
     def start(self, at_ns: int) -> None:
-        """Start recording, if the bodies have room for stamps."""
+        """Start recording, if the bodies have room for timestamps."""
         self._since_ns = max(self._since_ns, at_ns)
 
     def record(self, buffer: bytes | bytearray, at: int, stride: int, count: int) -> None:
@@ -77,7 +77,7 @@ class LatencyRecorder:
 
 
 class Receiver:
-    """Receives and acks until it is told to stop. Invariant: no delivery above the quota is acked or counted."""
+    """Receive and ack messages until told to stop. Invariant: no delivery above the quota is acked or counted."""
 
     def __init__(
         self, peer: PeerSocket, demand: ReceiverPace, latencies: LatencyRecorder, quota: DeliveryQuota
@@ -111,7 +111,7 @@ class Receiver:
         return read | EVENT_WRITE if self._out else read
 
     def wakes_ns(self) -> int:
-        """Return when reading may resume, NEVER_NS if no timer is needed."""
+        """Return when reading may resume, or NEVER_NS if no timer is needed."""
         return self._resume_ns or NEVER_NS
 
     def react(self, events: int, now_ns: int) -> None:
@@ -139,7 +139,7 @@ class Receiver:
         self._out = b""
 
     def _scan(self, buffer: bytearray, end: int) -> int:
-        """Count the complete frames in `buffer[:end]` and return their length in bytes."""
+        """Count and ack the deliveries in `buffer[:end]`, and return the length of its complete frames in bytes."""
         latencies, scanner = self._latencies, self.scanner
         before = scanner.deliveries
         latencies.now_ns = time.monotonic_ns()

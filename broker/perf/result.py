@@ -1,6 +1,6 @@
 """The result of a run: one document for the terminal's table, for `--json` and for the HTML page.
 
-Reading a JSON document is strict: an error names the field of the wrong value.
+Reading a JSON document is strict: an error names the wrong, missing or unknown field.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _CURVE: Final = (0, 10, 25, 50, 75, 90, 95, 97.5, 99, 99.5, 99.75, 99.9, 99.95, 
 
 
 def _decoded(kind: Any, value: Any, where: str) -> Any:
-    """Return the dataclass, tuple or number of type `kind` that a JSON value represents.
+    """Return the object of type `kind` that a JSON value represents.
 
-    Raises: BadDocument for a missing or unknown key, or a value of another type.
+    Raises: BadDocument for a missing or unknown key, or a value of another type, length or magnitude.
     """
     origin, inner = get_origin(kind) or kind, get_args(kind)
     if origin is object:
@@ -120,7 +120,7 @@ class Interval:
 class Latency:
     """The latency of messages or confirms in a run.
 
-    Shapes: `distribution` has pairs (percent, latency), both ascending, as far as `count` makes them significant.
+    Shapes: `distribution` lists pairs (percent, latency), both ascending, for percents that `count` makes significant.
     """
 
     count: int
@@ -136,7 +136,7 @@ class Latency:
 
     @classmethod
     def of(cls, histogram: Histogram) -> Self | None:
-        """Return the latency of a histogram; None if the histogram is empty."""
+        """Return the latency of a histogram, or None if the histogram is empty."""
         count = histogram.count
         if not count:
             return None
@@ -149,7 +149,7 @@ class Latency:
 
 @dataclass(frozen=True, slots=True)
 class RunTotals:
-    """The totals of a run. The rates are averages over the whole run."""
+    """The totals of a run. Each rate is an average from the start until its clients ended."""
 
     published: int = 0
     confirmed: int = 0

@@ -30,7 +30,7 @@ class Confirms:
     def add(self, tag: int, *, multiple: bool) -> None:
         """Count one basic.ack; a repeated tag changes nothing.
 
-        Cost: one step per tag, and one more for each number above the watermark when the watermark passes it.
+        Cost: one step, and one more for each number above the watermark that it reaches; `multiple` scans them all.
         """
         if tag <= self.watermark:
             return
@@ -56,7 +56,7 @@ BodyCallback = Callable[[bytes | bytearray, int, int, int], None]  # buffer, off
 
 
 class Scanner:
-    """Counts the frames that a broker sends on one connection.
+    """Count the frames that a broker sends on one connection.
 
     Units: `deliveries` counts messages whose last body byte has arrived, `body_bytes` the bytes of their bodies;
     `walked` is the number of deliveries counted by the frame walk instead of by stride.
@@ -65,11 +65,11 @@ class Scanner:
     """
 
     def __init__(self, *, lenient: bool = False, on_bodies: BodyCallback | None = None) -> None:
-        """Start counting; a `lenient` scanner counts refused and returned messages instead of raising an error."""
+        """Start counting; a `lenient` scanner counts nacked and returned messages instead of raising an error."""
         self.confirms = Confirms()
         self.nacked = 0
         self.returned = 0
-        self.settled = 0  # answers to basic.qos; each proves that the broker has read everything sent before it
+        self.settled = 0  # answers to `round_trip`; each proves that the broker has read everything sent before it
         self.blocked_for = ""  # the reason in connection.blocked, until connection.unblocked
         self._lenient = lenient
         self._on_bodies = on_bodies
@@ -147,7 +147,7 @@ class Scanner:
             raise BrokenStream(f"method {name} was not expected while messages flow")
 
     def _delivered(self, buffer: bytearray, after: int, end: int) -> int:
-        """Count a complete delivery and the equal ones that follow it in the buffer; return where they end.
+        """Count a complete delivery and the equal ones that follow it, or one returned message; return where they end.
 
         Equal deliveries have the same frame types, low octets of ids and sizes, and frame ends.
         """
@@ -188,7 +188,7 @@ def equal_run(buffer: bytearray, at: int, stride: int, count: int, offsets: list
 
 
 def reason(payload: bytes) -> str:
-    """Return the reason in the payload of a close, cancel or blocked method, for a message to the user."""
+    """Return the code and text of a close, the tag of a cancel or the reason of a blocked, to show to the user."""
     name = wire.METHOD_HEAD.unpack_from(payload)
     if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
         code = int.from_bytes(payload[4:6], "big")

@@ -21,7 +21,7 @@ _DENOMINATOR_MAX: Final = 10**6  # the largest denominator of a rate
 class Schedule:
     """The due times of messages at a fixed rate, independent of progress (an open schedule).
 
-    Invariant: of the messages due at `now_ns`, the last has `due_ns` <= `now_ns`, and the next one a later due time.
+    Invariant: `due(now_ns)` counts exactly the messages whose `due_ns` is not later than `now_ns`.
     """
 
     def __init__(self, per_s: float, start_ns: int) -> None:
@@ -49,15 +49,15 @@ class SenderPace:
 
 
 class Sender:
-    """Publishes the messages of a spool, and counts the broker's answers.
+    """Publish the messages of a spool, and count the broker's answers.
 
-    Invariant: at most `window` messages are unconfirmed, and no message is sent before it is due.
+    Invariant: with confirms, at most `window` messages are unconfirmed, and no message is sent before it is due.
     """
 
     def __init__(
         self, peer: PeerSocket, spool: Spool, pace: SenderPace, confirm_times: Histogram, slice_bytes: int = 0
     ) -> None:
-        """`slice_bytes` limits what gets one time stamp and is passed to the kernel at once; 0 for CHUNK_BYTES."""
+        """`slice_bytes` limits what gets one timestamp and is passed to the kernel at once; 0 for CHUNK_BYTES."""
         self.peer = peer
         self.confirm_times = confirm_times
         self._socket = peer.socket
@@ -73,7 +73,7 @@ class Sender:
         self._prepared = 0
         self._confirmed = 0
         self._timed = 0  # messages whose confirm latency is recorded
-        self._unconfirmed: deque[tuple[int, int]] = deque()  # of each slice: last message, and when it was due
+        self._unconfirmed: deque[tuple[int, int]] = deque()  # by slice: last message, and when its first was due
 
     def start(self, at_ns: int) -> None:
         if self._pace.per_s:
@@ -99,7 +99,7 @@ class Sender:
 
     @property
     def flushed(self) -> bool:
-        """Whether no message is partly sent."""
+        """Whether all prepared messages are sent."""
         return not self._pending
 
     @property
@@ -153,7 +153,7 @@ class Sender:
         return allowed
 
     def _prepare_slice(self, now_ns: int) -> bool:
-        """Prepare the next slice with its time stamps; return whether there is one."""
+        """Prepare the next slice with its timestamps; return whether there is one."""
         allowed = self._room(now_ns)
         if allowed <= 0:
             return False

@@ -1,4 +1,4 @@
-"""A buffer of encoded messages into which a publisher writes only what changes: time stamps and never-repeated keys."""
+"""A buffer of encoded messages into which a publisher writes only what changes: timestamps and never-repeated keys."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broker.perf.wire import CONSUME_CHANNEL, CONSUMER_TAG, PUBLISH_CHANNEL
 
 STAMP: Final = Struct(">QQ")  # the first bytes of a body: when the message was due, and when it was sent
 STAMP_BYTES: Final = STAMP.size
-DUE_BYTES: Final = 8  # a body with room for only one time stamp carries the due time
+DUE_BYTES: Final = 8  # a body with room for only one timestamp carries the due time
 CHUNK_BYTES: Final = 262_144
 PASS_DIGITS: Final = "~~~~~~"  # a placeholder in keys for six digits, which count the passes over the spool
 
@@ -44,7 +44,7 @@ class Spool:
     """A buffer of messages at equal strides, sent over and over. Units: `at`, `stop` and `stride` in bytes."""
 
     def __init__(self, material: Material, first: int, room_bytes: int) -> None:
-        """Encode messages from key `first` on, one per key, as many as fit. Raises: ValueError for unequal lengths."""
+        """Encode messages with the keys from `first` on, as far as they fit. Raises: ValueError for unequal lengths."""
         first %= len(material.keys)
         keys = material.keys[first:] + material.keys[:first]
         pieces: list[bytes] = []
@@ -91,7 +91,7 @@ class Spool:
             self.buffer[place : stop : self.stride] = bytes((octet,)) * count
 
     def renew(self) -> None:
-        """Give every message a routing key that was never sent before, if the keys are `renewed`."""
+        """Give every message a routing key that it has not had for a million passes, if the keys are `renewed`."""
         if self._pass_at < 0:
             return
         self._passes = (self._passes + 1) % 10 ** len(PASS_DIGITS)

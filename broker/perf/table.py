@@ -93,7 +93,7 @@ def rows(results: Sequence[Result]) -> list[Measure]:
 
 
 def labels(results: Sequence[Result]) -> list[str]:
-    """Return a unique label for each result: its broker, and the options that distinguish it."""
+    """Return a unique label for each result: its broker and, where needed, scenario, differing options and number."""
     names = [result.broker.product or "broker" for result in results]
     if len({result.scenario for result in results}) > 1:
         names = [f"{name} {result.scenario}" for name, result in zip(names, results, strict=True)]

@@ -4,7 +4,7 @@ The module of a scenario has `add_<name>(commands)`, which adds its parser (made
 subparsers action, and `run_<name>(options, progress) -> Result`, which runs it with the parsed options. An error that
 prevents the start is raised; errors during the run are in `Result.failures`.
 
-Raises: `BadOptions` for options that contradict each other; `Fault`, `RunFailed` and OSError if the run cannot start.
+Raises: `BadOptions` for options that a run cannot use; `Fault`, `RunFailed` and OSError if the run cannot start.
 """
 
 from __future__ import annotations

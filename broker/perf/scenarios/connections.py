@@ -38,7 +38,7 @@ _SILENT: Final = f"no answer from the broker for {CALL_LIMIT_S:.0f} s"
 class Conversation(asyncio.Protocol):
     """One of thousands of connections on one event loop; it calls `ended` when it is no longer open.
 
-    Invariant: `fault` is the reason why the connection ended; None while it is open, and after connection.close-ok.
+    Invariant: `fault` is the reason why the connection ended; None while it is open, and if this client closed it.
     """
 
     def __init__(self, ended: Callable[[Conversation], None], heartbeat_s: float = 0) -> None:
@@ -97,7 +97,7 @@ class Conversation(asyncio.Protocol):
         self._ended(self)
 
     def _beat(self) -> None:
-        """Send a heartbeat now and in every interval, while the connection is open."""
+        """Send a heartbeat now and every `_beat_s`, while the connection is open."""
         if self._open:
             self._transport.write(_BEAT)
             asyncio.get_running_loop().call_later(self._beat_s, self._beat)
@@ -172,7 +172,7 @@ class ScriptedRun:
         await asyncio.gather(*map(worker, works))
 
     async def dial(self, script: Script) -> Conversation | None:
-        """Return a new connection that has followed `script`; None, after recording the fault, if it failed."""
+        """Return a new connection that has followed `script`, or None, after recording the fault, if it failed."""
         address, made = self.address, partial(Conversation, self._ended, self._heartbeat_s)
         connect = asyncio.get_running_loop().create_connection
         try:
@@ -286,7 +286,7 @@ def add_churn(commands: Any) -> None:
 
 
 def run_churn(options: argparse.Namespace, progress: RunProgress) -> Result:
-    """Create and delete objects until the run is over. Raises: Fault, OSError if none could be created."""
+    """Create and delete objects until the run is over. Raises: Fault, OSError if not even one cycle was completed."""
     raise_file_limit(options.workers + 1)
     with stage(options, RunTopology(()), progress) as here:
         return asyncio.run(Churn(here).run())
@@ -296,7 +296,7 @@ class Churn(ScriptedRun):
     """The scenario `churn`. Invariant: a worker that is told to stop deletes what it created."""
 
     async def run(self) -> Result:
-        """Run the scenario. Raises: Fault if not even one object could be created."""
+        """Run the scenario. Raises: Fault if not even one cycle was completed."""
         options, made, undone = self.options, Histogram(), Histogram()
         kind, numbers = options.kind, range(options.workers)
         workers = [CycleWorker(kind, self.address, options.durable, made, undone) for _ in numbers]
@@ -338,7 +338,7 @@ class Churn(ScriptedRun):
 
 
 class CycleWorker:
-    """Creates and deletes one kind of object on its connection, with a queue of its own where one is needed."""
+    """Create and delete one kind of object on its connection, with a queue of its own where one is needed."""
 
     def __init__(self, kind: str, address: Address, durable: bool, made: Histogram, undone: Histogram) -> None:
         self._kind = kind

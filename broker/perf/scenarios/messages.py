@@ -28,7 +28,7 @@ _RATE: Final = 1000.0  # messages per second in `latency`
 _MATCH_ALL: Final = ("fan.*.#", "fan.#", "*.*.*", "#")  # binding keys, used in rotation; each matches every key
 _WINDOW: Final = 1000
 _SEED: Final = 20_240_229
-_BINDINGS_MAX: Final = 5_000_000  # keys with a higher number match no binding
+_BINDINGS_MAX: Final = 5_000_000  # keys with this number or a higher one match no binding
 _END_NS: Final = 5_000_000_000  # to receive the messages of pingpong that are in flight at the end
 _SHAPES: Final = ("route.{0}.*.*", "route.*.*.{0}", "*.{0}.#", "#.{0}")  # binding keys, used in rotation
 
@@ -273,7 +273,7 @@ class PairSide(Receiver):
 
 
 class Pairs(Consumers):
-    """The pairs of clients in one process. Invariant: each pair has one message in flight."""
+    """The pairs of clients in one process. Invariant: each pair has at most one message in flight."""
 
     members: Sequence[PairSide]
 

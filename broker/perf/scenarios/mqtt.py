@@ -79,7 +79,7 @@ def run_mqtt(options: argparse.Namespace, progress: RunProgress) -> Result:
     expected = outcome.tally.published * (1 if options.shared else options.consumers)
     lost = expected - outcome.tally.delivered
     if options.producers and not options.cmessages and not options.qos and lost > 0:
-        figures["lost"] = Figure(lost, "messages")  # at QoS 0 a loss is no failure
+        figures["lost"] = Figure(lost, "messages")  # at QoS 0 a loss is not a failure
     return outcome.result(options, f"MQTT {options.protocol}", figures, None)
 
 
@@ -99,7 +99,7 @@ def _load(options: argparse.Namespace, own: str, level: int) -> Load:
 
 
 class MqttSender(Sender):
-    """Publishes, and answers each PUBREC between two messages."""
+    """Publish, and answer PUBRECs between two slices of messages."""
 
     scanner: PacketScanner
     _answers = b""
@@ -133,7 +133,7 @@ class MqttPublishers(Publishers):
 
 
 class MqttReceiver(Receiver):
-    """Receives, and acknowledges each message."""
+    """Receive messages, and acknowledge those of QoS 1 and 2."""
 
     scanner: PacketScanner
 
