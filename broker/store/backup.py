@@ -91,7 +91,7 @@ class Backup:
                 self._gather_tree(source / entry, self._staging / "vhosts" / entry)
 
     def gather_slots(self, paths: Iterable[Path], log_lines: Iterable[bytes]) -> None:
-        """Gather the slot files and write a log of their seals, while no slot file is sealed or removed."""
+        """Gather the slot files and write a log of their seals. Call it while no slot file is sealed or removed."""
         target = self._staging / "slots"
         self._files.make_folder(target)
         for path in paths:
@@ -101,7 +101,7 @@ class Backup:
     def copy(self, progress: Callable[[int, int], None]) -> tuple[int, int]:
         """Fill the target from the gathered files and sync it; return the number of these files and their bytes.
 
-        `progress` is called with the bytes done and their total.
+        `progress` is called with the bytes done and their total, whenever the percentage has changed.
         """
         paths, folders = self._staged()
         total_bytes = sum(self._files.size(path) for path in paths)

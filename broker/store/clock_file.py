@@ -1,7 +1,7 @@
 """The file `clock` of a data folder: the difference between the broker's clock and the system clock.
 
 It is one line: `slotmq clock, format 1, ahead <ms> ms, seen <ms> ms, crc32c <8 hex digits>`; the checksum covers the
-text before its comma. The file is replaced as a whole. Without the file, in a new folder, there is no difference.
+text before its comma. The file is replaced as a whole. Without the file, as in a new folder, there is no difference.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tu
     """Return `size` bytes from `offset`, fewer at the end of the file, and the error of those that are unreadable.
 
     Shapes: read(offset, size) raises StoreFailed. Unreadable bytes become zeros; without any, the error is empty.
-    Cost: one call, and a few for each bad sector.
+    Cost: one call, and O(log(size)) for each bad sector; after FAILURES_MAX failures, pieces are not split further.
     """
     pieces: list[bytes] = []
     reason = ""
@@ -77,7 +77,7 @@ class CorruptRecord(CorruptStore):
 
 
 class CorruptFile(StoreFailed):
-    """A small file, which is read as a whole, differs from its written content."""
+    """A small file, which is read as a whole, differs from its written content or does not fit the other files."""
 
 
 class MissingData(StoreFailed):
@@ -102,7 +102,7 @@ class FolderBusy(NotNow):
 
 
 class FolderUnwritable(BrokerError):
-    """The data folder cannot be created or written."""
+    """The data folder cannot be created, locked, read or written."""
 
     def __init__(self, folder: Path, reason: str) -> None:
         super().__init__(f"{folder}: the data folder cannot be written: {reason}")
@@ -122,8 +122,8 @@ class LinkedFolder(BrokerError):
 class NewerFormat(BrokerError):
     """A later version wrote the file or folder: it is intact, and this version must not change it.
 
-    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads; ``noun`` names what they
-        number, if not a format.
+    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads; ``noun`` says what
+        the numbers belong to, if not to a format.
     """
 
     def __init__(self, path: Path, number: int, known: int, noun: str = "format") -> None:

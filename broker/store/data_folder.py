@@ -95,7 +95,7 @@ class Reserve:
     def allocate_piece(self) -> bool:
         """Allocate the next piece of the reserve if there is room; return whether it was allocated.
 
-        A refused piece (by a quota) is logged and retried later.
+        A piece that the system refuses, for example by a quota, is logged; the next call tries it again.
         """
         if not self.missing_bytes or self.free_bytes() < self.size_bytes:
             return False
@@ -111,7 +111,7 @@ class Reserve:
 
 
 def folder_name(vhost: str) -> str:
-    """Return the folder name of a vhost; it is unique and contains no path."""
+    """Return the folder name of a vhost; it is unique, and without a path separator."""
     escaped = quote(vhost, safe="").replace(".", "%2E").replace("~", "%7E") or EMPTY_NAME
     return escaped if len(escaped) <= ESCAPED_MAX else DIGEST_PREFIX + sha256(vhost.encode()).hexdigest()
 
@@ -139,14 +139,14 @@ class DataFolder:
 
     @classmethod
     def open(cls, files: Files, path: Path, *, reserve_bytes: int = 0) -> DataFolder:
-        """Lock the folder and return it; create it if it is missing, and delete the remains of vhosts and backups.
+        """Lock the folder and return it; create it if it is missing, and delete what removed vhosts and backups left.
 
         The folder itself is locked, so that deleting a file cannot let a second broker in. The file `lock` protects
         folders that cannot be locked. The space of the reserve is free until its pieces are allocated again. The
         folder may be a symbolic link, and must not contain one.
-        Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created or written;
+        Raises: FolderBusy when another broker uses it; FolderUnwritable when it cannot be created, read or written;
             LinkedFolder; NewerFormat, OlderFormat when another version wrote it, NoDataFolder when another program did.
-            Except with FolderUnwritable, nothing in it is changed.
+            Except with FolderUnwritable, nothing in it is changed, but the file `lock` may be created.
         """
         try:
             new = [folder for folder in (path, *path.parents) if not files.exists(folder)]

@@ -35,9 +35,9 @@ class DirectWriter:
         return file.write_blocks_at(offset, blocks)
 
     def write_direct(self, file: File, offset: int, blocks: Sequence[bytes]) -> int:
-        """Write blocks one after another from `offset`, and return where they end.
+        """Write blocks one after another from `offset`, and return where they end. Raises: StoreFailed.
 
-        Cost: one copy, and a call per BUFFER_BYTES.
+        Cost: one copy, a direct write per BUFFER_BYTES, and a write for a partial page at each end.
         """
         buffer = self._buffer
         if buffer is None:

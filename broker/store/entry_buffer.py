@@ -73,7 +73,7 @@ class IdRanges:
     """The ids of one queue whose entries are still needed.
 
     Shapes: ``borders`` ascends: first id, end, first id, end ... with a gap between each end and the next first id.
-    Cost: O(ranges); a backlog without gaps is one.
+    Cost: O(ranges); a backlog without gaps is one range.
     """
 
     __slots__ = ("borders",)

@@ -93,4 +93,4 @@ class EntrySearch:
 
 
 def _ignore_progress(_size_bytes: int) -> None:
-    """Do nothing: these bytes were counted when they were first read."""
+    """Do nothing: only the replay of the log reports its progress."""

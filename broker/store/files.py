@@ -41,7 +41,7 @@ class SpareDescriptors:
 
     The broker ends when its store cannot open a file, so clients could end it by opening connections until no
     descriptor is left. Therefore a few unused descriptors are kept open, and closed when one is needed.
-    Invariant: there are never more than `count`.
+    Invariant: there are never more than `count` + 1, because they are opened in pairs.
     """
 
     def __init__(self, count: int = SPARES) -> None:

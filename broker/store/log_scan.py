@@ -53,7 +53,7 @@ class LogFolder:
         return segment_path(self.folder, number)
 
     def header(self, number: int) -> SegmentHeader:
-        """Return a segment's header. Raises: ValueError when it is damaged; NewerFormat."""
+        """Return a segment's header. Raises: ValueError when it is damaged; NewerFormat; StoreFailed."""
         block = self.read(number, 0, HEADER_BYTES)
         if number in self.unreadable and not any(block):
             raise ValueError(self.unreadable[number])
@@ -80,7 +80,7 @@ class LogFolder:
         """Pass the records of a segment from `offset` on to a consumer; return where it stopped, and the damage.
 
         Shapes: `done` is called with the number of bytes used of each block. The damage is empty at the end of the
-            segment, and where only zeros follow that the log wrote ahead.
+            segment, and where nothing follows but zeros, as many as the log may have written ahead.
         """
         size = self.segments[number]
         need = HEAD_BYTES

@@ -436,7 +436,7 @@ class MessageLog(Segments):
         return self._bodies_writer.write(file, run.offset, blocks, direct=self._sync)
 
     def _fill_ahead(self, file: File, end: int) -> None:
-        """Write zeros after the records, when a small batch has used up the earlier ones; later records overwrite them.
+        """Write zeros after the records, when a small batch has used up the earlier zeros; records overwrite them.
 
         A sync of a file that has grown also writes the journal of the file system, which takes about as long as the
         records. Readers treat zeros up to the end of a segment as its end. Only the last segment has any: the zeros end
@@ -466,7 +466,7 @@ class MessageLog(Segments):
         return gone
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the files; what was not written is lost. Shapes: `clean` says that everything was written."""
+        """Close the files; what was not written is lost. `clean`: all was written, so cut off the zeros ahead."""
         self.readers.close()
         if self._file is not None:
             if clean and self._zeros_end > self.segments[max(self.segments)]:

@@ -113,7 +113,7 @@ class QueueLogs:
         They may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
         Shapes: NO_ENTRY stands for messages that need no entry; `due_ms` is as for `pack_entries`. The entries of a
             queue that is not `durable` are never synced.
-        Cost: usually at most one write per chunk, and that of `pack_entries`.
+        Cost: `pack_entries`, usually at most one write per chunk, and up to two reads unless the ids are the highest.
         """
         block = pack_entries(queue_number, first, entries, due_ms)
         stop = first + len(entries[0])
@@ -226,7 +226,7 @@ class QueueLogs:
                 self._drop_chunk((queue_number, chunk), position)
 
     def _drop_chunk(self, key: tuple[int, int], position: int) -> None:
-        """Discard a buffered chunk, or schedule its removal if a checkpoint may refer to it, now or after its sync."""
+        """Discard a buffered chunk; if a checkpoint may refer to it, even if only after its sync, schedule that."""
         self._tops.pop(key, None)
         if key in self._buffer and key not in self._unsynced:
             self._buffer.discard(*key)
@@ -257,7 +257,7 @@ class QueueLogs:
             self._files.sync_folder(self._folder)
 
     def reclaim(self, below: int) -> int:
-        """Remove the chunks released before `below`, the position of the oldest kept checkpoint; return the count."""
+        """Remove the chunks released before log position `below`, and return how many files were removed."""
         removed = 0
         with self._lock:
             dropped = list(self._dropped.items())
@@ -287,7 +287,7 @@ class QueueLogs:
                     self._dropped[queue_number, chunk] = end
 
     def close(self) -> None:
-        """Close the files; none is removed afterwards."""
+        """Close the files; no file is removed after this call."""
         self.readers.close()
         with self._lock:
             self._close_newest()

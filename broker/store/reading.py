@@ -32,7 +32,7 @@ COPY_MAX_BYTES: Final = 4 * 1024  # copying this many bytes costs less than a vi
 _FRONT: Final = Struct(">QBBHIIQQ")  # as in `record`: from the timestamp in the head to the end of the first target
 _FRONT_AT: Final = PREFIX_BYTES + 8
 _ID_END: Final = HEAD_BYTES + TARGET_BYTES - 1  # the offset of the last octet of the first target's message id
-_MESSAGE_MIN_BYTES: Final = HEAD_BYTES + TARGET_BYTES  # two names and a content header are as long as a target
+_MESSAGE_MIN_BYTES: Final = HEAD_BYTES + TARGET_BYTES  # without a target, names and content header are as long as one
 _MESSAGE_KINDS: Final = frozenset((MESSAGE, MOVED, MESSAGE | INNER, MOVED | INNER))
 _Front = tuple[int, int, int, int, int, int, int, int]
 
@@ -144,9 +144,9 @@ def is_record_of(record: bytes, queue_number: int, message_id: int) -> bool:
 
 
 def _may_be(targets: bytes, queue_number: int, message_id: int, *, spilled: bool) -> bool:
-    """Return whether a record may belong to a message: it has the message, or is in the spill without this queue.
+    """Return whether a record may belong to a message: its targets name it, or, in the spill, they omit the queue.
 
-    The spill has one record of a message for all its queues; it names only the first queue that needed it.
+    The spill keeps one record of a message for all its queues, which names only the first queue that needed it.
     """
     if len(targets) % TARGET_BYTES:
         return False
@@ -155,7 +155,7 @@ def _may_be(targets: bytes, queue_number: int, message_id: int, *, spilled: bool
 
 
 def _in_log_order(positions: list[int], wanted: Sequence[int]) -> Sequence[int]:
-    """Return the wanted indexes in the order of their positions, which is usually the given one."""
+    """Return the wanted indexes in the order of their positions, which is usually the given order."""
     if len(wanted) == len(positions) and positions == sorted(positions):
         return wanted
     before = 0

@@ -87,7 +87,7 @@ class Recorded:
 
     Units: ``record_bytes`` is the length of the record at ``position``. Only the store, and the code that pages slots
         in and out for it, uses these two fields.
-    Invariant: ``position`` is 0, where no record is, until the log or the spill has a record of the message.
+    Invariant: ``position`` is 0, where no record is, until a record is appended to the log or written to the spill.
     """
 
     __slots__ = ("body", "header", "position", "record_bytes", "timestamp_ms")
@@ -203,7 +203,7 @@ def encode_queue_deleted(synced: int, timestamp_ms: int, queue_number: int) -> b
 def encode_topology(synced: int, timestamp_ms: int, change: Mapping[str, Any]) -> bytes:
     """Return the record of one change of the durable topology.
 
-    Raises: TypeError when a value is not JSON.
+    Raises: TypeError or ValueError when a value is not JSON.
     """
     return _encode(synced, timestamp_ms, TOPOLOGY, 0, encode_change(change))
 
@@ -288,7 +288,7 @@ def inner_records(record: bytes) -> list[tuple[int, bytes]]:
 def body_bytes(head: bytes, size: int) -> int:
     """Return the length of the body of a message's record, from its head alone.
 
-    Shapes: size is the whole record's length, as the queue log has it.
+    Shapes: size is the whole record's length, from its entry in the queue log.
     Raises: ValueError when the head is that of another record, or cut off.
     """
     if len(head) < HEAD_BYTES:

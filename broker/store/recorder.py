@@ -31,8 +31,8 @@ pack_front: Final = FRONT.pack
 class Recorder:
     """The writer of log records: one for each change that recovery needs.
 
-    Callers identify messages by stream number and message id; only this class and the layers below know the positions
-    of records. Records appended between two syncs are written together.
+    Callers identify messages by stream number and message id, not by the positions of their records. Records that are
+    appended between two syncs are written together.
     """
 
     def __init__(self, log: MessageLog) -> None:
@@ -128,5 +128,5 @@ class Recorder:
         self.log.append(encode_queue_deleted(self.log.synced, timestamp_ms, number))
 
     def record_topology(self, timestamp_ms: int, change: Mapping[str, Any]) -> None:
-        """Record one change of the durable topology. Raises: TypeError when a value is not JSON."""
+        """Record one change of the durable topology. Raises: TypeError or ValueError when a value is not JSON."""
         self.log.append(encode_topology(self.log.synced, timestamp_ms, change))

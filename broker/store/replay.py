@@ -97,7 +97,7 @@ class Replay:
     def run(self, block: bytes, base: int) -> ReplayEnd:
         """Apply the records of a block that begins with one, at position `base`.
 
-        Raises: UnknownRecord.
+        Raises: UnknownRecord; StoreFailed of the queue logs.
         Cost: 2 us a message with one target: no object is created except its position.
         """
         view = memoryview(block)
@@ -196,8 +196,8 @@ class Replay:
         apply(self, record, flags, position)
 
     def _begin(self, number: int, message_id: int) -> QueueReplay | None:
-        """Return the state of a queue at its first record, or None for the number of a deleted queue, of a producer,
-        whose sequence is noted, or of a moment, which is noted for the next target.
+        """Return the state of a queue at its first record, or None for a deleted queue and for a number that marks a
+        producer or a moment: note the producer's sequence, or the moment for the next target.
         """
         if number & PRODUCER:
             sequences = self._sequences.get(number)
@@ -243,7 +243,7 @@ class Replay:
         self._reserve(number)
 
     def _reserve(self, number: int) -> None:
-        """Reserve the numbers of queues and levels found in the log, so that no new queue gets them."""
+        """Reserve the number of a queue or level that the log contains, so that no new queue gets it."""
         self.next_queue_number = max(self.next_queue_number, (number & QUEUE_NUMBERS) + 1)
 
     def topology(self, record: bytes, flags: int, position: int) -> None:

@@ -68,7 +68,7 @@ def decode_header(block: bytes, path: Path) -> SegmentHeader:
 
 
 def segment_path(folder: Path, number: int) -> Path:
-    """Return the file of a segment."""
+    """Return the path of a segment's file."""
     return folder / f"{number:010d}.log"
 
 

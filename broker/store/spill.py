@@ -21,7 +21,7 @@ def is_spilled(segment: int) -> bool:
 
 
 class Spill(Segments):
-    """The spill of one vhost. A segment is removed as soon as it is full and no slot refers to it.
+    """The spill of one vhost. A segment is removed once a newer one is written and no slot refers to it.
 
     Shapes: segment numbers, in positions and in the live counts, include the highest bit.
     """
@@ -34,7 +34,7 @@ class Spill(Segments):
         self.active = SPILLED_SEGMENT
 
     def wipe(self) -> None:
-        """Remove all files: no process reads those of an earlier one."""
+        """Remove all files: a process never reads the spill of an earlier one."""
         for name in self._files.list(self._folder):
             self._files.remove(self._folder / name)
 
@@ -56,7 +56,7 @@ class Spill(Segments):
         return positions
 
     def drop_live(self, segment: int, n: int) -> None:
-        """Remove n references; after the last one remove the file, unless it is the active one or all are closed."""
+        """Remove n references; remove a segment without any, unless it is the active one or the spill is closed."""
         super().drop_live(segment, n)
         if segment not in self.live and segment != self.active and self._file is not None:
             self._remove(segment)

@@ -191,8 +191,8 @@ class VhostStore:
     def forget_queue(self, queue_number: int, *, at_once: bool, recorded: bool = False) -> None:
         """Release all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed.
 
-        If the log ends with the record of the deletion, a checkpoint at that position includes it: the file is removed
-        even if the log does not grow.
+        `recorded` means that the log ends with the record of the deletion. A checkpoint there includes it, so that the
+        files are removed even if the log does not grow.
         """
         self.queues.forget(queue_number, AT_ONCE if at_once else self.log.position - recorded)
         if at_once:
@@ -227,8 +227,8 @@ class VhostStore:
         self._reclaim()
 
     def save_space(self, *, on: bool) -> None:
-        """Keep only one checkpoint, or two again from the next one on. *Blocking*; in the checkpoint thread. The older
-        checkpoint is needed only if the newest is damaged, and its part of the log takes space.
+        """Keep only one checkpoint, or if not `on`, two from the next on. *Blocking*; in the checkpoint thread. The older
+        one is needed only if the newest is damaged, and its part of the log takes space.
         Raises: StoreFailed.
         """
         self._saves_space = on
@@ -268,7 +268,7 @@ class VhostStore:
     def plan_relocation(self, segment: int, slots: Iterable[SlotReference], below_ratio: float) -> Relocation | None:
         """Return copies of a segment's records that the slots need, or None if the segment stays. *Blocking.* It stays
         if too much of it is needed. It also stays, and this is logged, if the record of one of the messages is found
-        neither at its entry's position nor elsewhere in the slot's segments: the damaged part may be that record.
+        neither at its entry's position nor elsewhere in the slot's segments: a damaged part may contain that record.
         Shapes: `slots` are all slots, of any queue, that have the segment among their segments.
         Raises: StoreFailed.
         """
@@ -334,7 +334,7 @@ class VhostStore:
             files.readers.close()
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the files. `clean` means that the last checkpoint was a clean one and nothing happened after it."""
+        """Close the files. `clean`: nothing followed the last checkpoint, a clean one; also note the clean stop."""
         self.log.close(clean=clean)
         self.queues.close()
         self.spill.close()

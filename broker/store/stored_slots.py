@@ -23,7 +23,7 @@ from broker.store.record import HEAD_BYTES, body_bytes
 from broker.store.segment import OFFSET_BITS
 from broker.store.spill import Spill, is_spilled
 
-NEAR_IDS: Final = 64  # a gap of this many entries is read too
+NEAR_IDS: Final = 64  # ids that are at most this far apart are read together
 
 
 def spans_within(
@@ -126,8 +126,8 @@ class StoredSlots:
         read_span: Callable[[int, int], bytes],
         extent_max_bytes: int,
     ) -> list[T | None]:
-        """Return the messages of a slot if all its records are intact and within `extent_max_bytes` of the log, or of
-        the spill, in the order of their ids, as is usual; an empty list otherwise.
+        """Return the wanted messages if their records are intact, and those of the whole slot lie in the order of their
+        ids within `extent_max_bytes` of the log or the spill, as is usual; otherwise return an empty list.
         """
         positions, sizes = entries
         extent_bytes = positions[-1] + sizes[-1] - positions[0]
@@ -177,7 +177,7 @@ class StoredSlots:
     ) -> dict[int, T | None]:
         """Read messages from anywhere in a queue by id, as `read` does. *Blocking.*
 
-        Shapes: the first of the ids whose records fit into `limit_bytes`, at least one; None for an unreadable message.
+        Shapes: the result has the first `ids` whose records fit into `limit_bytes`, at least one; None if unreadable.
         """
         found: dict[int, T | None] = {}
         for first, end, wanted in spans_within(partial(self._queues.read, queue_number), ids, limit_bytes):

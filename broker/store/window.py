@@ -92,7 +92,7 @@ class Window:
     def recount(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
         """Count the unsettled messages by segment from their entries; return the indexes of those without a record.
 
-        Shapes: `segments` maps the number of each segment to its bytes. A message in the spill has no record.
+        Shapes: `segments` maps the number of each segment to its bytes. In the spill, a message counts as without record.
         """
         lost = []
         positions, sizes = entries
@@ -140,7 +140,7 @@ class QueueReplay:
             self.seal()
 
     def accept(self, message_id: int, position: int, size: int) -> None:
-        """Add a message whose id does not follow the last one. A known message changes nothing."""
+        """Add a message that does not continue the open window. A known message changes nothing."""
         next_id = self.next_id
         if message_id < next_id:
             return
