@@ -32,7 +32,7 @@ _STEP_S: Final = 0.02
 _IDLE_WORK_S: Final = 0.1  # a broker may defer work until it is idle; that work belongs to the run
 _UNKNOWN_IDLE_S: Final = 1.0  # the run ends after this time without a delivery, if their number is unknown
 _TIMED_IDLE_S: Final = 0.5  # the run ends after this time without a delivery, once its time limit has passed
-_TIMED_SHARE: Final = 0.05  # after the time limit, do not wait for a backlog above this share (and above 1000)
+_TIMED_SHARE: Final = 0.05  # after the time limit, give up a backlog above this share of the deliveries and above 1000
 _CEILING_S: Final = 1.0
 _REMOVE_LIMIT_S: Final = 10.0  # deleting a queue of millions of messages takes a while
 
@@ -217,7 +217,7 @@ class Stage:
 
 @contextmanager
 def stage(options: Namespace, topology: RunTopology, progress: RunProgress) -> Iterator[Stage]:
-    """Create the topology of a run, and remove it at exit if the broker still answers. Raises: Refusal, OSError."""
+    """Create a run's topology; at exit remove it if the broker answers. Raises: Refusal, OSError; KeyboardInterrupt."""
     with Interruption() as interruption:
         control = PeerConnection(options.uri, PUBLISH_CHANNEL)
         made = Stage(options, topology, progress, interruption, options.pid, control)

@@ -223,7 +223,7 @@ def spread(queues: Sequence[str], consumers: int) -> tuple[tuple[str, ...], ...]
 
 
 def seconds_of(options: argparse.Namespace) -> float | None:
-    """Return the duration of a run, or None for no limit; the default applies if no -C or -D ends it."""
+    """Return the duration of a run, or None for no limit; the default applies unless -C or -D ends the run."""
     if getattr(options, "time", None) is not None:
         return options.time or None
     return None if any(getattr(options, name, None) for name in _LIMITS) else _DEFAULT_S

@@ -278,7 +278,7 @@ class PeerConnection(PeerSocket):
             self.receive()
 
     def call_all(self, requests: Iterable[bytes], answer: tuple[int, int]) -> list[bytes]:
-        """Send methods with the same kind of answer in batches; return their payloads. Raises: Refusal, OSError."""
+        """Send batches of methods with one kind of answer; return the answers' payloads. Raises: Refusal, OSError."""
         answers = []
         waiting = iter(requests)
         while some := list(islice(waiting, _CALLS_AT_ONCE)):

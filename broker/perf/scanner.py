@@ -188,7 +188,7 @@ def equal_run(buffer: bytearray, at: int, stride: int, count: int, offsets: list
 
 
 def reason(payload: bytes) -> str:
-    """Return the code and text of a close, the tag of a cancel or the reason of a blocked, to show to the user."""
+    """Return the text of a close (with its code) or blocked method, or the tag of a cancel, to show to the user."""
     name = wire.METHOD_HEAD.unpack_from(payload)
     if name in (wire.CONNECTION_CLOSE, wire.CHANNEL_CLOSE):
         code = int.from_bytes(payload[4:6], "big")

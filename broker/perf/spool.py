@@ -44,7 +44,7 @@ class Spool:
     """A buffer of messages at equal strides, sent over and over. Units: `at`, `stop` and `stride` in bytes."""
 
     def __init__(self, material: Material, first: int, room_bytes: int) -> None:
-        """Encode messages with the keys from `first` on, as far as they fit. Raises: ValueError for unequal lengths."""
+        """Encode a message per key, from `first` on, until the room is full. Raises: ValueError for unequal lengths."""
         first %= len(material.keys)
         keys = material.keys[first:] + material.keys[:first]
         pieces: list[bytes] = []

@@ -15,7 +15,7 @@ checkpoint file
                        of returns, u32 number of returns that count towards the delivery limit),
                        segments (u32 number, u32 live messages)
 
-A checkpoint gets its name once it is written, and on disk unless syncs are off: a killed broker leaves no partial one.
+A checkpoint gets its name once it is written, and on disk unless syncs are off, so no kill leaves half of it.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class CheckpointFolder:
         self._keep(_KEPT)
 
     def drop_older(self) -> bool:
-        """Keep only the newest checkpoint; return whether older data (see the class) was kept. Raises: StoreFailed."""
+        """Keep only the newest checkpoint; return whether more was kept before. Raises: StoreFailed."""
         had_older = len(self._needs) > 1 or len(self._numbers) > 1
         self._keep(1)
         return had_older

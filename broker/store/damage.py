@@ -122,8 +122,8 @@ class LinkedFolder(BrokerError):
 class NewerFormat(BrokerError):
     """A later version wrote the file or folder: it is intact, and this version must not change it.
 
-    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads; ``noun`` says what
-        the numbers belong to, if not to a format.
+    Shapes: ``number`` is the format found, ``known`` the highest one that this version reads; ``noun`` is the
+        word for what is numbered, such as "record kind".
     """
 
     def __init__(self, path: Path, number: int, known: int, noun: str = "format") -> None:

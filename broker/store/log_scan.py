@@ -80,7 +80,7 @@ class LogFolder:
         """Pass the records of a segment from `offset` on to a consumer; return where it stopped, and the damage.
 
         Shapes: `done` is called with the number of bytes used of each block. The damage is empty at the end of the
-            segment, and where nothing follows but zeros, as many as the log may have written ahead.
+            segment, and where nothing follows but zeros, at most as many as the log writes ahead.
         """
         size = self.segments[number]
         need = HEAD_BYTES

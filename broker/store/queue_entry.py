@@ -104,7 +104,7 @@ def unpack_entries(queue_number: int, first: int, block: bytes, start: int, stop
 
 
 def unpack_due(queue_number: int, first: int, block: bytes, start: int, stop: int) -> list[int]:
-    """Return when the messages start <= index < stop of a block are due, in ms; 0 without a moment, and if damaged.
+    """Return when the messages start <= index < stop of a block are due, in ms; 0 without a moment or if damaged.
 
     Shapes: the block is as for `unpack_entries`.
     """

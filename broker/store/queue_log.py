@@ -135,7 +135,7 @@ class QueueLogs:
     def repair(self, queue_number: int, message_id: int, seen: Entry, entry: Entry) -> None:
         """Overwrite one damaged entry, unless it was written in the meantime or is no longer needed.
 
-        Shapes: `seen` is the entry that `read` has returned.
+        Shapes: `seen` is the damaged entry, as `read` returned it.
         """
         positions, sizes = self.read(queue_number, message_id, message_id + 1)
         if (positions[0], sizes[0]) == seen:
@@ -226,7 +226,7 @@ class QueueLogs:
                 self._drop_chunk((queue_number, chunk), position)
 
     def _drop_chunk(self, key: tuple[int, int], position: int) -> None:
-        """Discard a buffered chunk; if a checkpoint may refer to it, even if only after its sync, schedule that."""
+        """Discard a buffered chunk; but if a checkpoint may refer to it, now or once synced, schedule its removal."""
         self._tops.pop(key, None)
         if key in self._buffer and key not in self._unsynced:
             self._buffer.discard(*key)

@@ -227,8 +227,8 @@ class VhostStore:
         self._reclaim()
 
     def save_space(self, *, on: bool) -> None:
-        """Keep only one checkpoint, or if not `on`, two from the next on. *Blocking*; in the checkpoint thread. The older
-        one is needed only if the newest is damaged, and its part of the log takes space.
+        """Keep only one checkpoint if `on`, else two from the next one on. *Blocking*; in the checkpoint thread. The
+        older one is needed only if the newest is damaged, and its part of the log takes space.
         Raises: StoreFailed.
         """
         self._saves_space = on
@@ -334,7 +334,7 @@ class VhostStore:
             files.readers.close()
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the files. `clean`: nothing followed the last checkpoint, a clean one; also note the clean stop."""
+        """Close the files. `clean`: the last checkpoint was a clean one and nothing followed; note the clean stop."""
         self.log.close(clean=clean)
         self.queues.close()
         self.spill.close()

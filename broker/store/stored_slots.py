@@ -177,7 +177,7 @@ class StoredSlots:
     ) -> dict[int, T | None]:
         """Read messages from anywhere in a queue by id, as `read` does. *Blocking.*
 
-        Shapes: the result has the first `ids` whose records fit into `limit_bytes`, at least one; None if unreadable.
+        Shapes: it reads the first `ids` whose records fit into `limit_bytes`, at least one; None if unreadable.
         """
         found: dict[int, T | None] = {}
         for first, end, wanted in spans_within(partial(self._queues.read, queue_number), ids, limit_bytes):
