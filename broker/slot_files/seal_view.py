@@ -178,7 +178,7 @@ class SealView:
         return 1 + len(self.starts) + len(self._seals) + len(self._gaps) + len(self.released) + len(self._cursors)
 
     def rewritten(self) -> None:
-        """Record that the file has only the live lines."""
+        """Record that the file contains only the live lines."""
         self.lines = self.live_lines()
 
     def to_lines(self) -> Iterator[bytes]:
