@@ -155,7 +155,7 @@ class SpaceTable:
         return {affected: self._announced[affected].add(pattern) for affected in self._affected(before, node)}
 
     def release(self, node: str, broker: str, text: str) -> Change | None:
-        """Remove a holder of a pattern. Return the change to announce, or None if its node wants what it wanted."""
+        """Remove a holder of a pattern. Return the change to announce, or None if its node's patterns stay the same."""
         held = self._held.get(node, {})
         brokers = held.get(text)
         if brokers is None or broker not in brokers:

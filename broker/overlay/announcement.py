@@ -57,7 +57,7 @@ class Announcement:
         durable: bool = False,
         unreachable: bool = False,
     ) -> None:
-        """Record leaves with a changed virtual time, spaces, and changes of the durable and unreachable leaves."""
+        """Record changes: of leaves' virtual times, of spaces, and of the durable and unreachable leaves."""
         self.leaves.update(leaves)
         self.spaces.update(spaces)
         self.touched.update(touched)

@@ -289,7 +289,7 @@ class Interest:
         return table.hold(node, broker, conjunction.pattern)
 
     def _release(self, node: str, broker: str, conjunction: Conjunction) -> Change | None:
-        """Remove a pattern; return the change to announce, or None if the tree node wants what it wanted."""
+        """Remove a pattern; return the change to announce, or None if the tree node's patterns stay the same."""
         table = self._tables.get(conjunction.space)
         if table is None:
             return None
@@ -385,7 +385,7 @@ class Interest:
                     del direction.replicas[broker]
 
     def _enqueue(self, node: str, link: Announcement) -> None:
-        """Queue the interest of the other directions, as far as it changed, for a broker of a neighbour node."""
+        """Queue the changed interest of the other directions on a link, or all of it if a full update is due."""
         others = [direction for other, direction in self._directions.items() if other != node]
         times: dict[str, int] = {}
         for direction in others:

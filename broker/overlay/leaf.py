@@ -203,7 +203,7 @@ class Leaf(LogicalBroker):
         return skipped
 
     def take_rolled_back(self) -> list[tuple[StreamName, str, int]]:
-        """Return stream, leaf and number, once, where a leaf received more than the data folder contains."""
+        """Return stream, leaf and last number, once for each leaf that received more than the data folder contains."""
         found: list[tuple[StreamName, str, int]] = []
         for source in self.sources.values():
             for leaf, number in source.rolled_back.items():
@@ -273,7 +273,7 @@ class Leaf(LogicalBroker):
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
-        """Create the sink of an incarnation; return None if it was replaced or deliveries of others are pending."""
+        """Create the sink of an incarnation; return None if it was replaced or others' deliveries are not durable."""
         key = stream.leaf, stream.space
         if stream.incarnation in self._retired.get(key, ()):
             return None

@@ -162,7 +162,7 @@ class CatchUp:
         self.is_complete = self.is_complete or self.next > sent
 
     def limit(self) -> None:
-        """Record that the request ends at a number, which limits the answer, so that it is not complete before."""
+        """Record that the request ends at a number: the answer continues up to it, even if it was complete."""
         self.is_complete = False
 
 

@@ -16,7 +16,7 @@ class BindingBatch:
     """The effect of a batch of changes: each root added (true) or removed (false), and the touched spaces.
 
     A new binding touches its space even if it changes no root, because it receives messages only once this virtual time
-    has ended; one that joins a start point does not. Only the first batch and those that touch a space end such a time.
+    has ended; one that joins a start point does not. The first batch and those that touch a space end a virtual time.
     """
 
     roots: dict[Conjunction, bool] = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Subscriptions:
     starts at the start point of the binding that covers it. That is as complete, but delivers earlier messages, even
     those that waited for a link.
 
-    `joins` is set if all links are one-way. Then a binding starts when this process added the first with its pattern.
+    `joins` is set if all links are one-way. Then a new one starts when this process added the first with its pattern.
     """
 
     def __init__(self, aggregation: Aggregation, time: VirtualTime, *, joins: bool = False) -> None:

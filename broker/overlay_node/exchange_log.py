@@ -68,7 +68,7 @@ class ExchangeLog:
 
     Invariant: numbers are dense and never reused. The last vector change among the trimmed numbers is kept. Numbers up
         to `lost` may have been removed before all brokers had received them.
-    Cost: reading costs O(messages read), and O(slots of the queue) near its front, else O(slots from the message on).
+    Cost: reading costs O(messages read), and O(slots of the queue) near its front, elsewhere O(slots from there on).
     """
 
     def __init__(self, vhost: Vhost, queue: OverlayQueue) -> None:

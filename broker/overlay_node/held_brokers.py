@@ -40,7 +40,7 @@ class Participation:
     """The exchanges that take part in an overlay, as its settings define.
 
     A name may contain `*` for any characters. It is preceded by a vhost and a colon, unless the exchange is in the
-    default vhost and its name contains no colon. The default exchange, the firehose and the interest feed do not count.
+    default vhost and its name contains no colon. The default, firehose and interest exchanges never take part.
     """
 
     def __init__(self, names: Iterable[str], default_vhost: str) -> None:

@@ -5,7 +5,7 @@ streams. As in the seal log, a line is JSON, a tab and a checksum. Its key "k" i
     change          time_bound; points: start points of durable bindings by their ids; gone: ids of removed ones
 
 A batch of changes is one line, which is on disk before anything depends on it; so a crash tears at most the last line.
-The first batch of each run rewrites the file with the existing bindings, as does one that would more than double it.
+The first batch of each run rewrites the file, as does one that would exceed twice the last rewrite plus 64 KiB.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ class DialledCarrier(ClientEvents):
         self._late: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Consume the link's messages once its channel is open; close the link if the first one is not here in time."""
+        """Consume the link's messages once its channel is open; close the link if the first one comes too late."""
         self._late = asyncio.get_running_loop().call_later(OPENING_LIMIT_S, self._opening_late)
         try:
             await self.connection.open()

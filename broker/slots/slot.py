@@ -193,7 +193,7 @@ class Slot:
             self.unlogged.append(index)
 
     def note_spilled(self) -> None:
-        """Record that the queue log has an entry of each message in ``unlogged`` now."""
+        """Record that the messages in ``unlogged`` have entries in the queue log now."""
         self.unlogged = _NONE_UNLOGGED
 
     def move_fill(self, event: str) -> None:
