@@ -206,7 +206,7 @@ class StreamRun:
 class Nack:
     """A request of a leaf to the publishing leaf for missing numbers of a stream. With `first` 0 it asks for the stream
     starting at the vector change that reaches `vst`, the leaf's virtual start time. A leaf that received `former`
-    incarnations of the stream asks for the numbers after those.
+    incarnations of the stream asks for the numbers after those. `limit_bytes` limits the answer's bytes in flight.
     """
 
     stream: StreamName

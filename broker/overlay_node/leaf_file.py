@@ -40,7 +40,7 @@ class LeafFile:
     """The file of one data folder. All methods are *blocking*, and called by one thread at a time.
 
     Invariant: after StoreFailed nothing more may be written.
-    Cost: a write costs its batch; rewrites at most double that over many batches.
+    Cost: a write costs its batch; over many batches, rewrites at most triple that.
     """
 
     def __init__(self, files: Files, folder: Path, leaf: str) -> None:

@@ -36,7 +36,7 @@ _log = get_logger()
 class SealLog:
     """The seal log of a data folder, in the process that writes it. All methods are *blocking*; one thread calls them.
 
-    Invariant: ``view`` shows only what is on disk. After StoreFailed nothing more may be appended.
+    Invariant: ``view`` shows only what is on disk, unless syncs are off. After StoreFailed nothing may be appended.
     """
 
     def __init__(self, files: Files, folder: Path, view: SealView, *, sync: bool) -> None:

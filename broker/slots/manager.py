@@ -64,7 +64,7 @@ class SlotManager:
         self.on_open = self.on_delete = _ignore
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
-        """Add the slots found by recovery, in ascending order, and continue numbering at `next_id`.
+        """Add the unsettled slots found by recovery, in ascending order, and continue numbering at `next_id`.
 
         Invariant: nothing was published before.
         """
@@ -311,7 +311,7 @@ class SlotManager:
             self._delete_if_done(slot)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages of a slot without delivering them."""
+        """Settle ready messages of a slot without delivering them, and delete the slot as `settle` does."""
         slot.lose(indexes)
         self._less_ready(slot, indexes)
         self._delete_if_done(slot)

@@ -405,7 +405,7 @@ class Slot:
         return [index for run in runs if run.acquired for index in range(run.first, run.end)]
 
     def first_fresh(self, limit: int) -> list[int]:
-        """Return the first ready messages without a known return, up to `limit`."""
+        """Return up to `limit` of the first ready messages without a known return."""
         if self.redeliveries is None:
             return list(self.front(limit))
         found: list[int] = []
