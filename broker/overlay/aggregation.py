@@ -45,7 +45,7 @@ class Aggregation(Enum):
     message that one of its patterns matches.
 
     With NONE and IDENTICAL a broker announces all patterns, with COVERING only those that no other covers. With NONE a
-    leaf broker also announces that a binding was removed if another one still has its pattern.
+    leaf broker also announces the removal of a binding whose pattern another binding still has.
     """
 
     NONE = "none"
@@ -155,7 +155,7 @@ class SpaceTable:
         return {affected: self._announced[affected].add(pattern) for affected in self._affected(before, node)}
 
     def release(self, node: str, broker: str, text: str) -> Change | None:
-        """Remove a holder of a pattern. Return the change to announce, or None if its node still wants the same."""
+        """Remove a holder of a pattern. Return the change to announce, or None if its node's patterns stay the same."""
         held = self._held.get(node, {})
         brokers = held.get(text)
         if brokers is None or broker not in brokers:
@@ -186,7 +186,7 @@ class SpaceTable:
         return self._announced[node].patterns
 
     def wanting(self, key: str) -> tuple[str, ...]:
-        """Return the neighbours that want a message with a key. Cost: a look-up for a cached key."""
+        """Return the neighbours that want a message with a key. Cost: a look-up if cached, else a match."""
         answer = self.answers.get(key)
         if answer is None:
             if len(self.answers) >= KEYS_MAX:
@@ -195,7 +195,7 @@ class SpaceTable:
         return answer
 
     def _affected(self, others: frozenset[str], node: str) -> Iterable[str]:
-        """Return the neighbours whose announcements contain a pattern only because of `node`; `others` want it too."""
+        """Return the neighbours to which a pattern is announced only because of `node`; `others` want it, too."""
         if len(others) > 1:
             return ()
         if others:

@@ -57,7 +57,7 @@ class Announcement:
         durable: bool = False,
         unreachable: bool = False,
     ) -> None:
-        """Record leaves with a new virtual time, changed spaces, and changes of the durable and unreachable leaves."""
+        """Record changes: of leaves' virtual times, of spaces, and of the durable and unreachable leaves."""
         self.leaves.update(leaves)
         self.spaces.update(spaces)
         self.touched.update(touched)
@@ -131,7 +131,7 @@ class Announcement:
             self._repeat_at_ms = None
 
     def resync(self) -> None:
-        """Send a full update; if one is already queued, repeat it at once."""
+        """Replace the queued updates with a full one; if one is already queued, repeat those in flight at once."""
         if any(update.full for update in self._queue):
             self._repeat_at_ms = 0
         elif not self.full:

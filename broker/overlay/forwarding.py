@@ -54,8 +54,8 @@ class UnwantedRange:
 class Forwarding:
     """One stream at one inner broker.
 
-    A vector without leaves of a direction does not concern the direction. The leaves there learn of the stream from the
-    vector change that adds them, so that change is always forwarded. An unknown leaf may be in any direction.
+    A vector without leaves of a direction does not concern the direction. The vector change that adds such a leaf is
+    always forwarded, because the leaf learns of the stream from it. An unknown leaf may be in any direction.
     Invariant: a received element becomes silent in a direction only if the known interest there was sufficient, or if
         the vector of the element does not contain a leaf there.
     """
@@ -77,7 +77,7 @@ class Forwarding:
         self.is_idle = True
 
     def record(self, run: StreamRun, node: str) -> None:
-        """Record the position and the vectors of the stream from a run; without a target, also the direction."""
+        """Record the position and the vectors of the stream from a run; without a target, also where it came from."""
         self.is_idle = False
         if not run.target:
             self.source_node = node
@@ -181,7 +181,7 @@ class Forwarding:
             del self.vectors[min(n for n in self.vectors if n)]
 
     def _verdict(self, node: str, number: int, interest: Interest) -> int:
-        """Compare the known interest of a direction with the vector of a number. Cost: a look-up if cached."""
+        """Return the verdict on a vector and a direction. Cost: a look-up if cached, else O(leaves of the vector)."""
         if self._version != interest.version:
             self._verdicts.clear()
             self._version = interest.version

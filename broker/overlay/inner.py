@@ -15,7 +15,7 @@ from broker.overlay.sink import WHOLE_STREAM
 
 
 class Inner(LogicalBroker):
-    """One logical inner broker. Its state is only in memory; after a restart its neighbours send it again."""
+    """One logical inner broker. Its state is only in memory; after a restart, its neighbours resend what it needs."""
 
     def __init__(self, interest: Interest, neighbours: tuple[str, ...], timing: Timing | None = None) -> None:
         super().__init__(interest, neighbours, timing)

@@ -218,12 +218,12 @@ class Interest:
         return frozenset() if replica is None else replica.interested.get(space, frozenset())
 
     def announced(self, node: str, broker: str) -> int:
-        """Return the serial of the last update sent to a broker, or 0 without a link or if a change is still unsent."""
+        """Return the serial of the last update sent to a broker, or 0 if there is no link or a change is unsent."""
         link = self._links[node].get(broker)
         return 0 if link is None else link.announced
 
     def applied(self, node: str, broker: str) -> int:
-        """Return the serial of the last applied update of a broker, or 0 if there is none in this session."""
+        """Return the serial of the last applied update of a broker, or 0 if there is no link or none in its session."""
         return max(0, self._directions[node].replicas[broker].expected - 1) if broker in self._links[node] else 0
 
     def reachable(self, node: str, broker: str) -> frozenset[str]:
@@ -259,7 +259,7 @@ class Interest:
         return self._nodes.get(leaf)
 
     def forget(self, leaf: str) -> None:
-        """Withdraw from the replicas of lost brokers a leaf that will not return."""
+        """Withdraw a leaf that will not return from the replicas of lost brokers."""
         for node in self._neighbours:
             for broker, replica in self._directions[node].replicas.items():
                 if replica.lost_ms is not None and leaf in replica.times:
@@ -268,7 +268,7 @@ class Interest:
     # ---- changes -----------------------------------------------------------------------------------------------------
 
     def _locate(self, leaf: str, node: str) -> None:
-        """Update the tree node of a leaf. Of several, prefer those that reach it now, then the one with its V_b."""
+        """Update the tree node of a leaf. Prefer the nodes that reach it now, then the one with its latest time."""
         if leaf not in self._nodes and leaf in self._times[node]:
             self._nodes[leaf] = node
             return
@@ -289,7 +289,7 @@ class Interest:
         return table.hold(node, broker, conjunction.pattern)
 
     def _release(self, node: str, broker: str, conjunction: Conjunction) -> Change | None:
-        """Remove a pattern; return the change to announce, or None if the tree node wants the same patterns."""
+        """Remove a pattern; return the change to announce, or None if the tree node's patterns stay the same."""
         table = self._tables.get(conjunction.space)
         if table is None:
             return None
@@ -303,7 +303,7 @@ class Interest:
         return (Conjunction(space, text) for space, table in self._tables.items() for text in table.announced(node))
 
     def _refuse_loop(self, node: str, replica: Replica, update: Update) -> None:
-        """Refuse an update with which two tree nodes would reach one leaf. Cost: O(leaves of the update * replicas)."""
+        """Check that an update gives no leaf a second tree node. Raises: Contradiction. Cost: O(leaves * replicas)."""
         unreachable = replica.unreachable if update.unreachable is None else frozenset(update.unreachable)
         regained = () if update.unreachable is None else replica.unreachable - unreachable
         for leaf in {*update.slice, *regained} - unreachable:
@@ -354,7 +354,7 @@ class Interest:
         return [link for other, links in self._links.items() if other != node for link in links.values()]
 
     def _note(self, space: Space, change: Change | None) -> bool:
-        """Record the change of a pattern on the links that announce it; return whether a direction has changed."""
+        """Record the change of a pattern on the links that announce it; return whether there is a change."""
         for node, texts in (change or {}).items():
             for link in self._links[node].values():
                 for text, added in texts.items():
@@ -371,7 +371,7 @@ class Interest:
                 self._note(space, self._hold(node, name, conjunction))
 
     def _withdraw(self, now_ms: int) -> None:
-        """Withdraw the announcements of lost brokers: at once if live brokers know as much, otherwise after
+        """Withdraw the announcements of lost brokers at once if live brokers know as much. Otherwise do so after
         `withdraw_after_ms`, unless they are the latest of a leaf with durable bindings.
         """
         for node in self._neighbours:
@@ -385,7 +385,7 @@ class Interest:
                     del direction.replicas[broker]
 
     def _enqueue(self, node: str, link: Announcement) -> None:
-        """Queue the interest of the other directions for the brokers of a neighbour node."""
+        """Queue the changed interest of the other directions on a link, or all of it if a full update is due."""
         others = [direction for other, direction in self._directions.items() if other != node]
         times: dict[str, int] = {}
         for direction in others:

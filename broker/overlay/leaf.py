@@ -89,7 +89,7 @@ class Leaf(LogicalBroker):
     # ---- links -------------------------------------------------------------------------------------------------------
 
     def lost(self, node: str, broker: str, now_ms: int) -> None:
-        """End a link session, and announce the positions of all streams, which are now sent over other links."""
+        """End a link session, and announce the positions of unacknowledged streams over the other links."""
         super().lost(node, broker, now_ms)
         self._announce_all()
 
@@ -157,7 +157,7 @@ class Leaf(LogicalBroker):
             self.sources[space].reopen(self._logs[space])
 
     def take_bindings(self) -> list[tuple[Space, frozenset[str], frozenset[str]]]:
-        """Return the changes of the bindings of the own streams: the space, patterns to add first, and to remove.
+        """Return the changed bindings of the own streams: for each space the patterns to add, then those to remove.
 
         Apply them before the next message is published.
         """
@@ -203,7 +203,7 @@ class Leaf(LogicalBroker):
         return skipped
 
     def take_rolled_back(self) -> list[tuple[StreamName, str, int]]:
-        """Return each leaf that received more of a stream than the data folder contains, once, with its last number."""
+        """Return stream, leaf and last number, once for each leaf that received more than the data folder contains."""
         found: list[tuple[StreamName, str, int]] = []
         for source in self.sources.values():
             for leaf, number in source.rolled_back.items():
@@ -273,7 +273,7 @@ class Leaf(LogicalBroker):
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
-        """Create a new incarnation's sink; return None for a replaced one, or until others' deliveries are durable."""
+        """Create the sink of an incarnation; return None if it was replaced or others' deliveries are not durable."""
         key = stream.leaf, stream.space
         if stream.incarnation in self._retired.get(key, ()):
             return None
@@ -316,8 +316,8 @@ class Leaf(LogicalBroker):
     def _read_time(self, time: int) -> int:
         """Return this leaf's entry in a vector as a time of its own clock.
 
-        A time of another run, with a copy of the data folder, is recorded. It concerns only recovered bindings, so it
-        counts as the last recovered time.
+        A time of another run, which had a copy of the data folder, is recorded. It concerns only recovered bindings, so
+        the last recovered time is returned for it.
         """
         own = self.interest.own_time.recognize(time)
         if own is not None:
@@ -455,7 +455,7 @@ class Leaf(LogicalBroker):
         self._forget_unneeded()
 
     def _forget_unneeded(self) -> None:
-        """Drop received streams without bindings, own streams that have ended, and unneeded leaves.
+        """Drop received streams without bindings, ended own streams that are acknowledged, and unneeded leaves.
 
         If a binding wants a dropped received stream again, the stream starts at the start point of that binding.
         """

@@ -65,7 +65,7 @@ class LogicalBroker:
         self._ack_ms = 0
 
     def connected(self, node: str, broker: str, session: int, now_ms: int, limit_bytes: int = NO_LIMIT) -> None:
-        """Begin a session with a broker that accepts messages up to `limit_bytes`; announce each stream's position."""
+        """Begin a session with a broker that accepts messages up to `limit_bytes`; announce the streams' positions."""
         self.interest.connected(node, broker, session)
         self._has_updates = True
         self._announce_positions(self.peers.connected(node, broker, limit_bytes))
@@ -100,7 +100,7 @@ class LogicalBroker:
 
     @abstractmethod
     def _announce_positions(self, peer: OverlayPeer) -> None:
-        """Announce the position of each stream on a new link."""
+        """Announce, on a new link, the positions of streams of which a leaf may miss a part."""
 
     @abstractmethod
     def _announce_position(self, stream: StreamName, peer: OverlayPeer) -> None:
@@ -130,14 +130,14 @@ class LogicalBroker:
         return self.interest.take_output(now_ms)
 
     def _acks_are_due(self, now_ms: int) -> bool:
-        """Return whether it is time to send acks."""
+        """Return whether it is time to send acks; if so, they are next due after `ack_ms`."""
         if now_ms < self._ack_ms + self._timing.ack_ms:
             return False
         self._ack_ms = now_ms
         return True
 
     def _send_ack(self, stream: StreamName, number: int, node: str, output: list[Outgoing]) -> None:
-        """Acknowledge a stream, with the serial of the last update, to a node's brokers that were sent every update."""
+        """Send an ack to the brokers of a node that were sent every update, each with the serial of its last one."""
         for peer in self.peers.live(node):
             serial = self.interest.announced(node, peer.broker)
             if serial:

@@ -31,7 +31,7 @@ class Conjunction(NamedTuple):
 class StreamName(NamedTuple):
     """The stream of the messages that clients of one leaf broker publish in one space. Its numbers are dense.
 
-    After each start of its leaf a stream gets a new incarnation with its first message; its numbers continue. A data
+    After each start of its leaf, the first vector change gives a stream a new incarnation; its numbers continue. A data
     folder restored from an older copy reuses numbers, but never with the same incarnation.
     """
 
@@ -143,8 +143,8 @@ class Update:
     - `gone`: the leaves no longer reached through the sender
     - `interested`: all interested leaves of each space whose leaves have changed; none if the space has ended
     - `touched`: the spaces whose bindings have changed at a leaf, even if no conjunction has
-    - `durable`, `unreachable`: None if unchanged, else all leaves with durable bindings, and all leaves of the slice
-      to which no link of the sender leads now
+    - `durable`: all leaves with durable bindings, or None if unchanged
+    - `unreachable`: all announced leaves that the sender cannot reach now, or None if unchanged
     """
 
     serial: int
@@ -186,7 +186,7 @@ class StreamRun:
     receiver wants it.
 
     `vector_at` is the number of the vector change in force before `first`, or 0 if there is none. `vector` is its new
-    vector; None means that it was sent before in the link session, or that the sender does not know it. An empty run
+    vector, or None if it was sent before in the link session or the sender does not know it. An empty run
     (`first` is `last` + 1) is a tip: it says that the stream has reached `last`. `target` is the leaf that requested
     the run; an empty `target` means all leaves. `lost` means that the numbers were removed from the stream before all
     leaves had received them, or that a broker on the path does not accept a message of that size.
@@ -206,7 +206,7 @@ class StreamRun:
 class Nack:
     """A request of a leaf to the publishing leaf for missing numbers of a stream. With `first` 0 it asks for the stream
     starting at the vector change that reaches `vst`, the leaf's virtual start time. A leaf that received `former`
-    incarnations of the stream asks for the numbers after those.
+    incarnations of the stream asks for the numbers after those. `limit_bytes` limits the answer's bytes in flight.
     """
 
     stream: StreamName

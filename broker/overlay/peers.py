@@ -67,9 +67,9 @@ def choose(
 class OverlayPeer:
     """One link session with one broker.
 
-    `vectors` maps each stream to the number of the last vector that was sent. `skipped` are the streams of which runs
-    were skipped because the link was full, `lagging` those on which the leaf at the other end is catching up. The other
-    broker accepts messages of at most `limit_bytes`; `refused` lists the numbers of larger ones.
+    `vectors` maps each stream to the number of the last vector change that was sent. `skipped` are the streams of which
+    runs were skipped because the link was full, `lagging` those on which the leaf at the other end is catching up. The
+    other broker accepts messages of at most `limit_bytes`; `refused` lists larger ones by stream and number.
     """
 
     def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
@@ -124,7 +124,7 @@ class OverlayPeer:
         return skipped
 
     def _passes(self, run: StreamRun) -> bool:
-        """Return whether to send a run, although the leaf at the other end may be lagging on its stream."""
+        """Return whether to send a run, and update the record of a stream on which the other end is lagging."""
         lagging = self.lagging.get(run.stream)
         if lagging is None or run.last < run.first:
             return True
@@ -186,7 +186,7 @@ class Peers:
         return self._nodes[node].values()
 
     def chosen(self, stream: StreamName, node: str) -> Iterable[OverlayPeer]:
-        """Return the sessions of a node over which a stream is sent. Cost: a look-up until interest or links change."""
+        """Return the sessions of a node that carry a stream. Cost: a look-up until interest or links change."""
         peers = self._nodes[node]
         if len(peers) < 2:
             return peers.values()
@@ -215,13 +215,13 @@ class Peers:
         self._choices.pop((stream, node), None)
 
     def expire(self, now_ms: int) -> None:
-        """Use the brokers again whose time of avoidance has ended."""
+        """Stop avoiding the brokers that were to be avoided until now."""
         for key in [key for key, (_, until_ms) in self._avoided.items() if until_ms <= now_ms]:
             del self._avoided[key]
             self._choices.pop(key, None)
 
     def towards(self, node: str, leaf: str, turn: int | None = None) -> OverlayPeer | None:
-        """Return a session with a broker of a node that reaches a leaf, else with any broker, or None without links.
+        """Return a session with a broker of a node that reaches a leaf, else with any, or None if there is no link.
 
         The sessions are used in turn. A caller that repeats a request passes the number of the attempt as `turn`.
         """

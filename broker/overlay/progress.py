@@ -71,8 +71,8 @@ class Coverage:
 class Acknowledgements:
     """The positions of leaves in one stream: each has received all numbers up to its position.
 
-    A position only rises: with acks that include the leaf, and with the vector change that adds it. A leaf without a
-    position counts as 0, so nothing of the stream is removed before it has one.
+    While a position is kept it only rises: with acks that include the leaf, and with the vector change that adds it. A
+    leaf without a position counts as 0, so nothing of the stream is removed before it has one.
     """
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Acknowledgements:
         return self._positions.get(leaf, 0)
 
     def least(self, leaves: Iterable[str]) -> int | None:
-        """Return the lowest position of leaves, or None without leaves. Cost: O(leaves)."""
+        """Return the lowest position of leaves, or None if there are none. Cost: O(leaves)."""
         positions = self._positions
         return min((positions.get(leaf, 0) for leaf in leaves), default=None)
 
@@ -108,7 +108,7 @@ class LagWatch:
         self._due: dict[Space, tuple[int, int]] = {}  # (first number without an ack, when it counts as stuck)
 
     def is_stuck(self, space: Space, needed: int, sent: int, now_ms: int) -> bool:
-        """Return whether a stream is stuck. `needed` is the first number that a leaf has not acknowledged."""
+        """Return whether a stream counts as stuck now. `needed` is the first number that a leaf did not acknowledge."""
         if needed > sent:
             self._due.pop(space, None)
             return False
@@ -162,7 +162,7 @@ class CatchUp:
         self.is_complete = self.is_complete or self.next > sent
 
     def limit(self) -> None:
-        """Record that the request ends at a number: the answer does not continue above it."""
+        """Record that the request ends at a number: the answer continues up to it, even if it was complete."""
         self.is_complete = False
 
 

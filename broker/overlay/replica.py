@@ -27,8 +27,8 @@ class ReplicaChange:
 
 
 class Replica:
-    """The announcements of one sender: its patterns, and the virtual times of the leaf brokers reached through it up to
-    which they are complete.
+    """The announcements of one sender: its patterns and, for each leaf broker reached through it, the virtual time up
+    to which the patterns are complete.
 
     An update may have several parts. The additions of a part take effect at once, because extra patterns lose no
     message. Removals and virtual times take effect with the last part. A full update replaces everything; until its
@@ -48,7 +48,7 @@ class Replica:
         self.interested: dict[Space, frozenset[str]] = {}
         self.durable: frozenset[str] = frozenset()
         self.unreachable: frozenset[str] = frozenset()
-        self._kept: dict[Space, set[str]] | None = None  # the patterns of an incomplete full update, if there is one
+        self._kept: dict[Space, set[str]] | None = None  # the patterns of an incomplete full update, or None
         self._removed: list[Conjunction] = []
 
     def begin(self, session: int) -> None:
@@ -66,7 +66,7 @@ class Replica:
         self._removed = []
 
     def replaced_by(self, update: Update) -> Replica | None:
-        """Return a copy of the announcements if this update completes a full one that knows less about a leaf, or None.
+        """Return a copy of the announcements if this update completes a full one that knows less of a leaf, or None.
 
         A restarted broker knows nothing at first. Until it knows as much again, the copy is still used for matching.
         """
@@ -269,11 +269,11 @@ class Direction:
         return changed
 
     def reaches(self, leaf: str) -> bool:
-        """Return whether a linked broker of the node reaches a leaf."""
+        """Return whether a broker of the node that has a link reaches a leaf."""
         return leaf in self.times and leaf not in self.unreachable
 
     def knows(self, lost: Replica, leaves: Iterable[str]) -> bool:
-        """Return whether a live replica has each of the leaves with the time of a lost replica, or a later one."""
+        """Return whether live replicas know each of the leaves at its time in a lost replica, or at a later one."""
         live = [replica.times for replica in self.replicas.values() if replica.lost_ms is None]
         return all(any(times.get(leaf, -1) >= lost.times.get(leaf, 0) for times in live) for leaf in leaves)
 

@@ -102,8 +102,8 @@ class Sink:
 
     The sink needs a base: the number from which it receives everything that the leaf wants. The base is the vector
     change that reaches the lowest start point of the leaf's bindings, or a run from number 1 on. A leaf that received
-    `former` incarnations asks the publishing leaf instead; the base is where the answer starts. Until then the sink has
-    no position.
+    `former` incarnations asks the publishing leaf instead; the base is where the answer starts. Before that, the sink
+    does not have a position.
 
     A consumer may receive a message before it is on disk. So after a crash all messages that the stream had by then are
     doubtful: those up to `doubtful_upto`, which the publishing leaf reports.
@@ -132,7 +132,7 @@ class Sink:
         self._budget = budget
         self._coverage = None if position is None else Coverage(position)
         self.doubtful_upto = doubtful_upto
-        self._entry: int | None = None  # this leaf's entry in the vector in force; None if unknown
+        self._entry: int | None = None  # this leaf's entry in the vector in force, or None if unknown
         self._entries: dict[int, int] = {}  # its entries in vectors, by the number of the vector change
         self._waiting: dict[int, tuple[Element, int | None]] = {}  # out of order, with the entry in force before each
         self._numbers: list[int] = []  # a heap of the numbers that wait
@@ -142,7 +142,7 @@ class Sink:
         self._gaps: list[StreamGap] = []
         self._wants_base = False
         self._round_trip = RoundTrip()
-        self._asked_ms = self._asked_first = -1  # of the open request; -1 without one
+        self._asked_ms = self._asked_first = -1  # of the open request, or -1 if there is none
         self._repeated = False  # the open request repeats an unanswered one
         self._has_answers = False  # the last run was an answer
         self._hole_first = -1  # the first hole, which is requested GRACE_MS after `_hole_ms`
@@ -152,7 +152,7 @@ class Sink:
 
     @property
     def position(self) -> int | None:
-        """The number up to which everything has arrived, or None without a base."""
+        """The number up to which everything has arrived, or None if there is no base yet."""
         return None if self._coverage is None else self._coverage.upto
 
     @property
@@ -168,7 +168,7 @@ class Sink:
     def received(self, run: StreamRun, floor: int | None) -> list[Delivery]:
         """Process a run, and return the messages that can be delivered now.
 
-        `floor` is the lowest start point of the leaf's bindings in the space, or None without bindings.
+        `floor` is the lowest start point of the leaf's bindings in the space, or None if there are none.
         Cost: O(elements of the run, and elements that waited for it).
         """
         if run.vector is not None:
@@ -198,13 +198,13 @@ class Sink:
         self.committed_upto = max(self.committed_upto, number)
 
     def ack(self) -> int | None:
-        """Return the number up to which the stream is no longer needed, or None without a base."""
+        """Return the number up to which the stream is no longer needed, or None if there is no base yet."""
         if self._coverage is None:
             return None
         return self._coverage.upto if self.committed_upto >= self._delivered_upto else self.committed_upto
 
     def take_ack(self) -> int | None:
-        """Return the number to acknowledge now: a new one, or the last one again after a tip; None if there is none."""
+        """Return the number to acknowledge now: a new one, or the last again after a tip, or None if there is none."""
         number = self.ack()
         if not number or (number <= self._acked and not self._has_tip):
             return None
@@ -218,8 +218,8 @@ class Sink:
         return gaps
 
     def nack(self, floor: int | None, now_ms: int, limit_bytes: int) -> Nack | None:
-        """Return the request for missing numbers, if it is time for one. Without a hole, but while answers arrive, it
-        reports the position, so that the next answers are sent in time.
+        """Return the request for missing numbers, or None if none is due. If no number is missing but answers are
+        arriving, the request reports the position, so that the next answers are sent in time.
         """
         hole = self._hole(floor)
         if hole is None:
@@ -275,12 +275,12 @@ class Sink:
             del self._entries[min(self._entries)]
 
     def close(self) -> None:
-        """Release the memory of a sink that is no longer needed."""
+        """Drop the buffered elements of a sink that will receive nothing more."""
         if self._coverage is not None:
             self._drop_waiting(self._coverage)
 
     def _find_base(self, run: StreamRun, floor: int | None) -> Coverage | None:
-        """Return a coverage of all numbers before the base, or None without bindings, or if the run lacks the base."""
+        """Return a coverage of all numbers before the base, or None if no binding exists or the run lacks the base."""
         if floor is None:
             return None
         if self.former:
@@ -307,7 +307,7 @@ class Sink:
         return self._coverage
 
     def _buffer(self, coverage: Coverage, run: StreamRun) -> None:
-        """Buffer a run until the numbers before it have arrived, if there is room."""
+        """Buffer a run that is not lost until the numbers before it have arrived, if there is room."""
         if run.lost or coverage.ranges >= RANGES_MAX:
             return
         new: list[tuple[Element, int | None]] = []
@@ -342,7 +342,7 @@ class Sink:
     def _advance(
         self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
     ) -> None:
-        """Advance over the next numbers, then deliver buffered ones; those with an unknown vector are dropped."""
+        """Advance over the next numbers, then deliver buffered ones; drop these if their vector is unknown."""
         if self._entry is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
             self._drop_waiting(coverage)
         coverage.add(first, last)
@@ -394,7 +394,7 @@ class Sink:
                 deliveries.append(Delivery(self.stream, element, entry, doubtful))
 
     def _drain(self, above: int, upto: int) -> Iterable[Element]:
-        """Remove the buffered elements up to a number, and yield those above a number; the others arrived twice."""
+        """Remove the buffered elements up to `upto`, and yield those above `above`; the others arrived twice."""
         while self._numbers and self._numbers[0] <= upto:
             element, _ = self._waiting.pop(heappop(self._numbers))
             self._budget.release(size_bytes(element))

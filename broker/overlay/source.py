@@ -60,7 +60,7 @@ class StreamLog(Protocol):
         """The stored vector changes in order; read once, when the stream is opened."""
 
     def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
-        """Return elements from `first` on, for at least one number; None if they are being read from disk."""
+        """Return elements from `first` on, for at least one number, or None if they are being read from disk."""
 
     def append_vector(self, old: Vector, new: Vector, incarnation: int) -> int:
         """Append a vector change and return its number."""
@@ -275,8 +275,8 @@ class StreamSource:
         """Answer a leaf that received former incarnations, with the numbers after those. The first run is its base.
 
         If the leaf received more than this data folder contains, the folder is a copy, and the next numbers repeat ones
-        that the leaf has received. An unknown incarnation is older than everything kept, or from a newer folder; then
-        numbers that a limit removed count as lost to the leaf.
+        that the leaf has received. An unknown incarnation is older than everything kept, or from a newer folder; in
+        both cases, numbers that a limit removed count as lost to the leaf.
         """
         ends = [(self._end(incarnation), number) for incarnation, number in nack.former]
         known = [min(end, number) for end, number in ends if end is not None]

@@ -16,7 +16,7 @@ class BindingBatch:
     """The effect of a batch of changes: each root added (true) or removed (false), and the touched spaces.
 
     A new binding touches its space even if it changes no root, because it receives messages only once this virtual time
-    has ended, but not if it joins a start point. A batch that touches no space does not end a virtual time.
+    has ended; one that joins a start point does not. The first batch and those that touch a space end a virtual time.
     """
 
     roots: dict[Conjunction, bool] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class SpaceSubscriptions:
 
     def __init__(self, aggregation: Aggregation) -> None:
         self._holders: dict[str, set[str]] = {}  # pattern -> bindings
-        self._starts: dict[str, int] = {}  # pattern -> start point of its first binding
+        self._starts: dict[str, int] = {}  # pattern -> virtual time in which its first binding was added here
         self._roots = CoverSet(covers=aggregation is Aggregation.COVERING)
         self._limits: tuple[int, int] | None = None  # cached until the next change
 
@@ -58,7 +58,7 @@ class SpaceSubscriptions:
         return self._limits
 
     def start(self, text: str) -> int | None:
-        """Return the start point of the first binding with a pattern, or None if there is none."""
+        """Return the virtual time in which the first binding with a pattern was added, or None if there is none."""
         return self._starts.get(text)
 
     def hold(self, text: str, binding: str, start: int) -> RootDiff:
@@ -92,7 +92,7 @@ class Subscriptions:
     starts at the start point of the binding that covers it. That is as complete, but delivers earlier messages, even
     those that waited for a link.
 
-    `joins` is set if all links are one-way. Then a binding starts at the start point of the first with its conjunction.
+    `joins` is set if all links are one-way. Then a new one starts when this process added the first with its pattern.
     """
 
     def __init__(self, aggregation: Aggregation, time: VirtualTime, *, joins: bool = False) -> None:
@@ -150,7 +150,7 @@ class Subscriptions:
         return replace(batch, durable=was_durable != bool(self._durable))
 
     def floor(self, space: Space) -> int | None:
-        """Return the lowest start point of a space, or None without bindings. Cost: O(bindings) after a change."""
+        """Return the lowest start point of a space, or None if it has no binding. Cost: O(bindings) after a change."""
         held = self._spaces.get(space)
         return None if held is None else held.limits(self.start)[0]
 

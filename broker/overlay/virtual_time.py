@@ -18,9 +18,8 @@ class VirtualTime:
     """The virtual clock of one leaf broker. It never returns to an earlier time of the leaf, even after a crash.
 
     `bound` must be persisted before the broker sends anything with the current time. Each run starts above the
-    persisted bound, at its own distance: the `incarnation`. So two runs that start with the same data
-    folder, one of them with an older copy, can be distinguished: a time above the persisted bound that this clock never
-    showed belongs to another run.
+    persisted bound, at its own distance: the `incarnation`. So two runs that start with copies of one data folder can
+    be distinguished: a time above the persisted bound that this clock never showed belongs to another run.
     Source: the Gryphon paper, section 3.3.
     """
 

@@ -57,7 +57,7 @@ _DATA_WITH_COPIES: Final = 3
 
 
 class DamagedPacket(ValueError):
-    """Bytes that are not packets of this version; the text has the reason."""
+    """The bytes are not packets of this version; the text says why."""
 
 
 class PacketWriter:
@@ -362,7 +362,7 @@ _Codec = tuple[Callable[[PacketWriter, Any], None], Callable[[PacketReader], Any
 
 
 def _codec(name: str) -> _Codec:
-    """Return the methods of this name of the writer and the reader."""
+    """Return the writer's method of this name and the reader's."""
     return getattr(PacketWriter, name), getattr(PacketReader, name)
 
 

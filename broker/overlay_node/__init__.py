@@ -1,1 +1,1 @@
-"""The overlay in the daemon: drives the logical brokers of this process with its vhosts, its clock and its links."""
+"""The overlay in the daemon: it connects the logical brokers of this process to its vhosts, clock and links."""

@@ -34,7 +34,7 @@ def binding_id(vhost: str, source: Exchange, destination: Any, key: str, argumen
 class BindingInterest:
     """Collect the changes of a vhost's overlay bindings, and return them in batches to announce.
 
-    A binding takes effect before it is announced; until then it receives no messages of other brokers. Bindings to
+    A binding takes effect at once, but receives messages of other brokers only after it was announced. Bindings to
     queues and to exchanges are treated alike, because an exchange can forward only the messages that it receives.
     Invariant: the batches, in order, result in the existing bindings.
     Cost: one entry for each binding added or removed; a deleted queue's bindings are copied as references.
@@ -46,7 +46,7 @@ class BindingInterest:
         self._takes_part = takes_part
         self._schedule = schedule
         self._entries: deque[tuple[_Pair, Iterator[_Entry]]] = deque()
-        self._unannounced: Counter[str] = Counter()  # how many additions of a binding are in the entries
+        self._unannounced: Counter[str] = Counter()  # how many entries `added` made for a binding
         self._pending: Counter[_Pair] = Counter()  # the number of entries of each pair
         self._announced: dict[str, Wanted] = {}
         self._new: list[tuple[str, _Pair]] = []  # announced bindings whose start points are not known yet
@@ -143,7 +143,7 @@ class BindingInterest:
     def routes(
         self, source: Exchange, destination: Any, keys: Sequence[str], fields: MessageFields, virtual_time: int
     ) -> bool:
-        """Return whether a binding with a start point up to `virtual_time` routes a message to a destination.
+        """Return whether a binding that starts up to `virtual_time` routes a message to a destination that matches it.
 
         Cost: O(1) if all bindings of the pair are announced with such a start point, else O(bindings of the pair).
         """

@@ -68,7 +68,7 @@ class ExchangeLog:
 
     Invariant: numbers are dense and never reused. The last vector change among the trimmed numbers is kept. Numbers up
         to `lost` may have been removed before all brokers had received them.
-    Cost: reading costs O(messages read), and O(slots of the queue), or near its end O(slots from the first message on).
+    Cost: reading costs O(messages read), and O(slots of the queue) near its front, elsewhere O(slots from there on).
     """
 
     def __init__(self, vhost: Vhost, queue: OverlayQueue) -> None:
@@ -184,7 +184,7 @@ class ExchangeLog:
     # -- reading ------------------------------------------------------------------------------------------------------
 
     def read(self, first: int, last: int, limit_bytes: int) -> LogPart | None:
-        """Return the elements from a number on, at least one if there is any, and up to which number they are complete.
+        """Return the elements from a number on, at least one if there is any, and the number up to which they reach.
 
         Expired and lost messages are left out. If the next message is only on disk, start reading and return None;
         `ready` is called afterwards.
@@ -288,7 +288,7 @@ class ExchangeLog:
     def enforce(self, max_bytes: int, max_age_ms: int) -> int:
         """Remove messages beyond the limits, the oldest first, and return the last removed number, or 0 if none was.
 
-        Cost: O(slots, and messages of resident ones that have aged); the age of a slot on disk is its last message's.
+        Cost: O(slots, and messages of the resident ones checked); the age of a slot on disk is its last message's.
         """
         slots = [slot for slot in self._manager.slots.values() if slot.end > self.trimmed + 1]
         left_bytes = sum(_message_bytes(slot) for slot in slots)
@@ -331,7 +331,7 @@ class ExchangeLog:
 
 
 def _is_expired(message: Message, now_ms: int) -> bool:
-    """Return whether a message has expired. The expiration of a delayed message starts after its delay."""
+    """Return whether a message has expired. A delayed one has not, as its expiration starts after its delay."""
     facts = message.facts
     if facts.expiration_ms is None or facts.delay is not MISSING:
         return False

@@ -31,7 +31,7 @@ def overlay_facts(brokers: HeldBrokers) -> list[Row]:
 def overlay_flows(brokers: HeldBrokers) -> list[Row]:
     """Return the links of each overlay broker of this process, and the streams of its leaf.
 
-    Cost: O(links + streams), whatever the number of patterns.
+    Cost: O(links + streams * interested leaves), whatever the number of patterns.
     """
     return [
         {

@@ -37,10 +37,10 @@ ENFORCE_TICKS: Final = 50  # the limits are enforced once a second
 
 
 class Participation:
-    """The exchanges that take part in an overlay, by its settings.
+    """The exchanges that take part in an overlay, as its settings define.
 
     A name may contain `*` for any characters. It is preceded by a vhost and a colon, unless the exchange is in the
-    default vhost and its name contains no colon. The default exchange and the broker's own exchanges do not take part.
+    default vhost and its name contains no colon. The default, firehose and interest exchanges never take part.
     """
 
     def __init__(self, names: Iterable[str], default_vhost: str) -> None:

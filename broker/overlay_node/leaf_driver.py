@@ -131,7 +131,7 @@ class LeafDriver:
     # -- vhosts -------------------------------------------------------------------------------------------------------
 
     def attach(self, engine: Engine) -> LeafVhost:
-        """Attach a vhost, and open the outlets of its exchanges."""
+        """Attach a vhost, and open the outlets of those of its exchanges that take part."""
         vhost = engine.vhost
         takes_part = partial(self._takes_part, vhost.name)
         overlay = VhostOverlay(vhost, takes_part, self._schedule, partial(_first_number, vhost.ports.clock))

@@ -47,7 +47,7 @@ HEADER: Final = struct.Struct(">HHQH")  # class, weight, body size, flags: no pr
 
 
 class DialledCarrier(ClientEvents):
-    """The connection of a link that this process opens. The first received message has the routing key to send with."""
+    """The connection of a link that this process opens. It sends with the routing key of the first received message."""
 
     peer = "the other broker"
     cancelled = "the other broker ended the link"
@@ -67,7 +67,7 @@ class DialledCarrier(ClientEvents):
         self._late: asyncio.TimerHandle | None = None
 
     async def open(self) -> None:
-        """Consume the link's messages once its channel is open; close it if the first one does not arrive in time."""
+        """Consume the link's messages once its channel is open; close the link if the first one comes too late."""
         self._late = asyncio.get_running_loop().call_later(OPENING_LIMIT_S, self._opening_late)
         try:
             await self.connection.open()
@@ -160,11 +160,11 @@ class Dialler:
                 _log.warning("overlay.link_lost", **facts)
             elif self.needed.is_set():
                 _log.warning("overlay.link_failed", **facts, next_s=round(pause_s, 1))
-            await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter is no secret
+            await asyncio.sleep(pause_s * (0.5 + random.random()))  # noqa: S311 - jitter is not secret
             pause_s = min(2 * pause_s, PAUSE_MAX_S)
 
     async def _attempt(self) -> tuple[str, bool]:
-        """Connect once; after the end return its reason, and whether the link was open."""
+        """Connect once, wait for the end of the connection, and return the reason and whether the link was open."""
         try:
             address = await asyncio.to_thread(address_of, self._neighbour)
             carrier = DialledCarrier(address, self._own, self._neighbour.broker, self._process, self._begin)

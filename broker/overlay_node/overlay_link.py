@@ -99,7 +99,7 @@ class OverlayLink:
 
     @property
     def full(self) -> bool:
-        """Whether to send no more runs for now; other packets may always be sent."""
+        """Whether to send no runs for now, except requested ones; other packets may always be sent."""
         return not self._carrier.has_room
 
     def greet(self, session: int) -> None:

@@ -167,7 +167,7 @@ def encode_line(kind: str, fields: Line) -> bytes:
 
 
 def decode_line(block: bytes) -> dict[str, Any]:
-    """Return the fields of a line, which may end in its newline. Raises: BadSealLine."""
+    """Return the fields of a line with or without its newline. Raises: BadSealLine."""
     text, _, checksum = block.rstrip(b"\n").rpartition(b"\t")
     if checksum != b"%08x" % crc32c(text):
         raise BadSealLine("its checksum is wrong")
@@ -184,7 +184,7 @@ def decode_lines(block: bytes) -> tuple[list[dict[str, Any]], int]:
     """Return the fields of the whole lines at the beginning of a block, and the length of these lines in bytes.
 
     An unfinished line may follow: it is being written, or was torn by a crash.
-    Raises: BadSealLine when a good line follows a bad one, which no crash causes.
+    Raises: BadSealLine when a good line follows a bad one: a crash cannot cause that.
     """
     lines: list[dict[str, Any]] = []
     good_bytes, at = 0, 0

@@ -1,4 +1,4 @@
-"""The file of the seal log. Each line is written and synced before anything relies on it.
+"""The file of the seal log. Each line is written and, unless syncs are off, synced before anything relies on it.
 
 So a crash tears at most the last line; a bad line before a good one is damage, and the broker does not start. At each
 start, and when many lines are obsolete, a rewritten file replaces it. Then lines that a failed sync left only in
@@ -36,7 +36,7 @@ _log = get_logger()
 class SealLog:
     """The seal log of a data folder, in the process that writes it. All methods are *blocking*; one thread calls them.
 
-    Invariant: ``view`` shows only what is on disk. After StoreFailed nothing more may be appended.
+    Invariant: ``view`` shows only what is on disk, unless syncs are off. After StoreFailed nothing may be appended.
     """
 
     def __init__(self, files: Files, folder: Path, view: SealView, *, sync: bool) -> None:

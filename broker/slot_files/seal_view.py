@@ -28,7 +28,7 @@ GAPS_MAX: Final = 1000  # only the newest gaps are kept; `released` still covers
 
 
 class SealStarts:
-    """The starts of the broker that wrote seals, each with its incarnation (empty in old versions)."""
+    """The starts of the broker that wrote seals, each with its incarnation (empty before the first known one)."""
 
     def __init__(self) -> None:
         self._starts: list[tuple[int, str]] = []  # with the first seal of each, ascending
@@ -178,7 +178,7 @@ class SealView:
         return 1 + len(self.starts) + len(self._seals) + len(self._gaps) + len(self.released) + len(self._cursors)
 
     def rewritten(self) -> None:
-        """Record that the file has only the live lines."""
+        """Record that the file contains only the live lines."""
         self.lines = self.live_lines()
 
     def to_lines(self) -> Iterator[bytes]:

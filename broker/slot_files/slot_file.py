@@ -60,7 +60,7 @@ class SlotMeta:
 
     Shapes: ``store`` is 32 hex digits; ``queue`` is the name of the tap, or of the queue that a snapshot shows, and
         ``number`` that queue's number in its vhost; the ids are first <= id < end, ``count`` of them are rows;
-        ``incarnation`` is the start of the broker that wrote it, empty if an old version did.
+        ``incarnation`` identifies the start of the broker that wrote it.
     Units: the timestamps are the earliest and the latest of the rows, or 0 if there are no rows.
     """
 

@@ -1,13 +1,13 @@
 """The folder of the slot files: DATA/slots, with the seal log that lists them.
 
     seals.log                 see `seal_log`
-    <seal, 20 digits>.slot    see `slot_file`; with .damaged appended, a damaged one for the operator
+    <seal, 20 digits>.slot    see `slot_file`; with .damaged appended, a damaged one kept for the operator
     snapshots/<id>/<n>.slot   n from 0 on, seal 0; a start removes them, so they are not synced
 
 A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
-every listed file exists, and the next start removes files that are not listed. The exception is a complete file with a
-seal above the last one: that start writes its line, because a reader may have seen it before a crash tore the log, and
-no seal may name two files.
+every listed file exists, and the next start removes files that are not listed. It keeps and lists
+a complete file whose seal is above the last of the log: a reader may have seen it before a crash tore the log, and no
+seal may name two files.
 """
 
 from __future__ import annotations
@@ -210,7 +210,7 @@ class SlotFolder:
                 self._record_loss(one, DAMAGED)
 
     def _list(self, path: Path, seal: int) -> bool:
-        """List a file if it is complete and has this seal; return whether it was listed."""
+        """List a file if it is complete, undamaged and has this store and seal; return whether it was listed."""
         block = self._files.read(path)
         try:
             view = open_slot(block)

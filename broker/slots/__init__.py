@@ -1,1 +1,1 @@
-"""Slots: contiguous ranges of one queue's message ids, leased by a slot manager."""
+"""Slots: contiguous ranges of one queue's message ids, which a slot manager leases to workers."""

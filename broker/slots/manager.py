@@ -64,7 +64,7 @@ class SlotManager:
         self.on_open = self.on_delete = _ignore
 
     def restore(self, next_id: int, slots: Iterable[Slot]) -> None:
-        """Add the slots found by recovery, in ascending order, and continue numbering at `next_id`.
+        """Add the unsettled slots found by recovery, in ascending order, and continue numbering at `next_id`.
 
         Invariant: nothing was published before.
         """
@@ -132,7 +132,7 @@ class SlotManager:
         """Append messages that begin or fill a slot, or whose sizes are counted.
 
         Shapes: one charge, in bytes, per message.
-        Cost: O(slots), but O(messages) for a slot that becomes full and while sizes are counted.
+        Cost: a sum and a copy per slot, but a step per message where bytes fill a slot and while sizes are counted.
         """
         at = 0
         count = len(contents)
@@ -191,7 +191,7 @@ class SlotManager:
     # -- get and return -----------------------------------------------------------------------------------------------
 
     def get(self, owner: Owner) -> Slot | None:
-        """Return the lowest slot with ready messages that `owner` has leased, or leases now; it may be the open slot.
+        """Return the lowest slot with ready messages that `owner` leases, leasing a free one; None if there is none.
 
         Cost: O(log n) amortised, n slots with ready messages; plus the slots leased by other owners.
         """
@@ -229,7 +229,7 @@ class SlotManager:
         return slot.owner is owner or slot.owner == owner
 
     def after(self, slot: Slot) -> Slot | None:
-        """Return the sealed slot that starts where `slot` ends, if there is one: it will be needed next."""
+        """Return the sealed slot that starts where `slot` ends and will be needed next, or None if there is none."""
         following = self.slots.get(slot.end)
         return following if following is not None and following.fill is Fill.SEALED else None
 
@@ -250,7 +250,7 @@ class SlotManager:
         return index
 
     def front(self) -> Slot | None:
-        """Return the slot with the lowest ready message, leased or not. Cost: as `get`, for any number of owners."""
+        """Return the slot with the lowest ready message, leased or not, or None. Cost: O(log n) amortised, as `get`."""
         offers = self._offers
         while offers:
             slot = self.slots.get(offers[0])
@@ -273,7 +273,7 @@ class SlotManager:
         self._again_ready(slot, indexes)
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Make delivered messages ready again, in their old order, before all fresh ones."""
+        """Make delivered messages ready again, in their old order, before the fresh ones of the slot."""
         slot.requeue(indexes, failed=failed)
         self._again_ready(slot, indexes)
 
@@ -311,7 +311,7 @@ class SlotManager:
             self._delete_if_done(slot)
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages of a slot without delivering them."""
+        """Settle ready messages of a slot without delivering them, and delete the slot as `settle` does."""
         slot.lose(indexes)
         self._less_ready(slot, indexes)
         self._delete_if_done(slot)

@@ -70,7 +70,7 @@ class Slot:
         self.returned_count = 0
         self.returned: bitarray | None = None
         self.redeliveries: Redeliveries | None = None
-        self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, if there is one
+        self.sizes: array[int] | None = None  # the size of each message for its queue's limit in bytes, or None
         self.fill = Fill.OPEN
         self.seen = 0  # set by `core.queue.unacked.differ`, to find repeated slots
         self.offered = False  # is in the manager's heap of slots with ready messages
@@ -193,7 +193,7 @@ class Slot:
             self.unlogged.append(index)
 
     def note_spilled(self) -> None:
-        """Record that the queue log has an entry of every message."""
+        """Record that the messages in ``unlogged`` have entries in the queue log now."""
         self.unlogged = _NONE_UNLOGGED
 
     def move_fill(self, event: str) -> None:
@@ -310,7 +310,7 @@ class Slot:
         return sum([sizes[index] for index in indexes])
 
     def put_back(self, indexes: Sequence[int]) -> None:
-        """Put back messages that were taken but not sent; they are fresh again."""
+        """Put back messages that were taken but not sent; this does not count as a return."""
         self._return(indexes)
 
     def requeue(self, indexes: Sequence[int], *, failed: bool) -> None:
@@ -405,7 +405,7 @@ class Slot:
         return [index for run in runs if run.acquired for index in range(run.first, run.end)]
 
     def first_fresh(self, limit: int) -> list[int]:
-        """Return the first ready messages without a known return, up to `limit`."""
+        """Return up to `limit` of the first ready messages without a known return."""
         if self.redeliveries is None:
             return list(self.front(limit))
         found: list[int] = []

@@ -1,8 +1,8 @@
 """The states of a slot: whether it accepts messages, and whether it is leased.
 
 Two small state machines, each one table; an illegal move raises. Source: WSO2 Message Broker 3.0.0, "Slot Based
-Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED the third cannot happen here: message
-ids are dense per queue, so no two slots overlap.
+Architecture". Of its states CREATED, ASSIGNED, OVERLAPPED, RETURNED and DELETED, OVERLAPPED cannot happen here: slots
+do not overlap, because message ids are dense per queue.
 """
 
 from __future__ import annotations

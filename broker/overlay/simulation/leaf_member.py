@@ -53,7 +53,7 @@ class MemoryStream:
         return self._append(VectorChange(self.last + 1, old, new, incarnation))
 
     def publish(self, key: str, content: bytes, copies: tuple[str, ...] = ()) -> int | None:
-        """Append a message if a binding matches one of its keys, and return its number."""
+        """Append a message and return its number, or return None if no binding matches any of its keys."""
         if not any(self.index.match(routing_key) for routing_key in (key, *copies)):
             return None
         self._run_before_next()
@@ -183,7 +183,7 @@ class LeafMember(SimulatedBroker):
             self._scheduler.after(self._dice.randint(1, 5), self._sync)
 
     def _sync(self) -> None:
-        """Sync the elements appended so far; a crash before this loses them."""
+        """Make the elements appended so far durable, and send what depends on that."""
         self._syncing = False
         for stream in self.streams.values():
             stream.sync()

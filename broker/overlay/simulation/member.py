@@ -1,4 +1,4 @@
-"""A simulated broker, which connects the real leaf or inner broker to simulated links, and simulated time."""
+"""A simulated broker: it connects a real leaf or inner broker to simulated links and simulated time."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Dice(Protocol):
 
 
 class Scheduler:
-    """Run actions at their simulated times; those of equal time in the order in which they were scheduled."""
+    """Run actions at their simulated times, and those of equal time in the order in which they were scheduled."""
 
     def __init__(self) -> None:
         self.now_ms = 0

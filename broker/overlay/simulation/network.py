@@ -34,7 +34,7 @@ class SimulatedTree:
 
 @dataclass(slots=True)
 class Lane:
-    """One direction of a link, whose packets arrive in order."""
+    """One direction of a link, whose packets arrive in order unless a test delays one."""
 
     sender: SimulatedBroker
     receiver: SimulatedBroker
@@ -45,7 +45,7 @@ class Lane:
         self.arrives_ms = 0
 
     def arrival_ms(self, at_ms: int, *, in_order: bool) -> int:
-        """Return when a packet with this arrival time arrives: in order, not before the packets sent earlier."""
+        """Return when a packet that is due at a time arrives: if `in_order`, not before the packets sent earlier."""
         if in_order:
             at_ms = self.arrives_ms = max(at_ms, self.arrives_ms)
         return at_ms
