@@ -148,7 +148,7 @@ class Caller:
         for confirmable in self._take_waiting():
             batch.wait(confirmable, confirmable.published)
             if not isinstance(confirmable, ChannelConfirms):
-                batch.synchronize()  # a transaction or a purge
+                batch.synchronize()  # a transaction, the vhost's answers, or deliveries at QoS 2
         drains = self._take_drains()
         call = batch.close()
         if call is None:  # everything has been settled since

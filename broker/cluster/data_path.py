@@ -81,7 +81,7 @@ class DataPath:
 
     @asynccontextmanager
     async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
-        """Yield the chunks of rows that another part of the node has leased, within `keeping`."""
+        """Yield the chunks of rows that another part of the node has leased, and hold the rows as `keeping` does."""
         async with self.keeping(rows):
             yield await self.reader.read(rows)
 

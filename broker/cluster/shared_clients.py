@@ -1,7 +1,7 @@
 """The MQTT clients of a cluster: at any time, each client id belongs to at most one connection on all nodes.
 
 A connection claims its client id in PostgreSQL before it uses its session. The node of an older connection ends it, and
-releases the client id once the exclusive queues of its session are deleted on all nodes.
+releases the client id once the queues that end with its session are deleted on all nodes.
 """
 
 from __future__ import annotations
