@@ -103,7 +103,7 @@ class SharedQueue(Queue):
         assert not declaration.recovered, "the declarations are in PostgreSQL"
         self._parts = parts
         self._vhost_name = vhost_name
-        self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the running method
+        self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, as last read for a method
         self._by_priority: dict[int, int] | None = None
         self._purged = 0
         self._noted: Asked | None = None
