@@ -1,5 +1,5 @@
-"""A backup of a cluster: one snapshot of its schema in PostgreSQL, while the nodes run. Locks keep them from emptying
-chunk tables in the meantime, because TRUNCATE would show in the snapshot.
+"""A backup of a cluster: one snapshot of its schema in PostgreSQL, while the nodes run. Locks keep the nodes from
+emptying chunk tables in the meantime, because TRUNCATE empties a table for older snapshots, too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEQUENCES: Final = ("number_of_call", "level_number", "arrival_of_consumer")
 CHUNKS: Final = "chunk_"
 ATTEMPTS: Final = 10  # a chunk table may be added between listing and locking the tables, once per 256 MiB
 
-SETTINGS: Final = {  # in place of those that an administrator may have made for other work
+SETTINGS: Final = {  # they override what an administrator may have set for other work
     "statement_timeout": "0",
     "lock_timeout": "0",
     "idle_in_transaction_session_timeout": "0",
@@ -48,7 +48,7 @@ class CopiedTable(NamedTuple):
 
 
 async def back_up(target: ServerAddress, stream: BinaryIO, progress: Progress) -> dict[str, int]:
-    """Write the schema to a stream, and return the number of tables, rows and bytes written.
+    """Write the tables of the schema to a stream, and return the numbers of tables, rows and bytes written.
 
     Shapes: `progress` is called with the bytes written so far and the approximate total.
     Raises: BackupRefused; Unreachable; DatabaseRefused; OSError of the stream.

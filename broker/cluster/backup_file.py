@@ -45,7 +45,7 @@ class BackupWriter:
         self._write(kind, json.dumps(fields).encode())
 
     async def add(self, rows: bytes) -> None:
-        """Add rows of the table; the driver awaits it."""
+        """Add rows of the current table; a coroutine, because the driver awaits it."""
         self._rows += rows
         if len(self._rows) >= BLOCK_BYTES:
             self.flush()

@@ -23,7 +23,7 @@ from broker.cluster.shared_slot import SharedSlot
 from broker.core.confirmable import Confirmable, Refusable
 from broker.core.message.message import Message
 
-PART_BYTES: Final = 1 << 20  # a row has at most this part of a chunk
+PART_BYTES: Final = 1 << 20  # a row of a chunk table contains at most this much of a chunk
 SETTLEMENT_BYTES: Final = 32  # the approximate size of a slot with settlements in a call
 Number = tuple[str, int]  # a producer and its sequence number
 Origin = tuple[Refusable, int]  # the publisher that waits for a confirm, and the number of its publish
@@ -34,8 +34,8 @@ class Share:
 
     Shapes: one bit per message: ``mine`` are leased to this node from the start, ``free`` to no node; ``refused`` are
         left out after a refusal by PostgreSQL. ``sent_mine`` and ``sent_free`` are the bits sent with the call.
-        ``brief`` are the indexes of messages with a time to live of 0, ``queue`` is the number of the queue, and
-        ``records`` are indexes of records in the chunk. With ``sized``, the call contains the size of each body.
+        ``brief`` are the indexes of messages that have a time to live of 0 and are not dead-lettered; ``queue`` is the
+        number of the queue, ``records`` are places in the chunk. If ``sized``, the call contains each body's size.
     """
 
     def __init__(self, level: int, queue: int) -> None:
@@ -64,7 +64,7 @@ class Share:
             self.free.extend(b"\1" * (count - mine))
 
     def note_due(self, due_ms: int) -> None:
-        """Record when a message is due; a share is due when its first message is."""
+        """Record when a message is due; the share is due with the earliest one."""
         if not self.due_ms or due_ms < self.due_ms:
             self.due_ms = due_ms
 
@@ -74,7 +74,7 @@ class Share:
 
     @property
     def brief_bits(self) -> bitarray:
-        """The messages with a time to live of 0."""
+        """The messages in `brief`, one bit per message of the share."""
         bits = bitarray(self.slot.count, "big")
         for index in self.brief:
             bits[index] = 1
@@ -108,7 +108,7 @@ class Share:
 class AtomicWork:
     """A transaction or a move: PostgreSQL executes its records and settlements completely or not at all.
 
-    Shapes: its records are ``first`` <= record < ``stop``; ``settled`` are messages by slot.
+    Shapes: its records are ``first`` <= record < ``stop``; ``settled`` maps slots to the messages that it settles.
     """
 
     def __init__(self, first: int, origin: Origin | None) -> None:
@@ -123,8 +123,8 @@ class AtomicWork:
 class LeftOut(NamedTuple):
     """Work that is removed from a batch after a refusal.
 
-    Shapes: ``origins`` are publishes that are answered with a nack, ``records`` those that enter no queue, ``settled``
-        the messages that were not settled after all, ``producers`` those whose numbers were not used.
+    Shapes: ``origins`` are publishes and transactions to refuse, ``records`` are messages left out of all their queues.
+        ``settled`` are messages that were not settled after all, ``producers`` those whose numbers were not used.
     """
 
     origins: list[Origin]
@@ -136,8 +136,8 @@ class LeftOut(NamedTuple):
 class GatheringBatch:
     """Collect the work of one call.
 
-    Shapes: ``sent`` are the shares of the call, in order. ``confirms`` pairs each publisher that the commit confirms
-        with the number up to which it does.
+    Shapes: ``sent`` are the shares of the call, in order. ``confirms`` pairs each publisher or transaction with the
+        number up to which the commit confirms it.
     Invariant: ``synchronous`` is set when part of the work must survive a crash of the database.
     """
 
@@ -175,7 +175,7 @@ class GatheringBatch:
     def add(self, messages: list[Message], start: int, stop: int, due_ms: int, origin: Origin | None) -> int:
         """Add the messages start <= place < stop to the chunk, each once, and return the first record. HOT.
 
-        Their publishes have consecutive numbers; the number in `origin` is that of place 0.
+        Their publishes have consecutive numbers; the number in `origin` is that of `messages[0]`.
         """
         writer = self.writer
         first = len(writer.bodies)
@@ -230,7 +230,7 @@ class GatheringBatch:
             self._numbers[record] = (producer, sequence)
 
     def use_again(self, producer: str, sequence: int, origin: Origin) -> None:
-        """Record a publish that repeats a number of this batch: it gets the answer to the first publish."""
+        """Record a publish that repeats a number of this batch, so that it is refused if the first publish is."""
         record = self._used.get((producer, sequence), -1)
         if record >= 0:
             self._also.setdefault(record, []).append(origin)
@@ -260,7 +260,7 @@ class GatheringBatch:
         """Return the call, or None if there is nothing to commit. Nothing is added afterwards; after `leave_out` or
         `leave_all_out` it may be called again.
 
-        Messages that were added and settled since are not part of the call, nor are levels without other messages.
+        A message that was settled after it was added is omitted, and so is a level that has no other messages.
         Levels and slots ascend, which is the order of the locks. The slots of earlier batches have numbers by now.
         """
         settled = self._all_settled()
@@ -317,7 +317,7 @@ class GatheringBatch:
         return wanted
 
     def _sizes(self, share: Share) -> bytes:
-        """Return the sizes of the bodies of a share, int4 in the byte order of the network."""
+        """Return the sizes of the bodies of a share, as int4 in network byte order."""
         bodies = self.writer.bodies
         sizes = array("i", [len(bodies[record]) for record in share.records])
         if sys.byteorder == "little":
@@ -335,7 +335,7 @@ class GatheringBatch:
         return ranges
 
     def committed(self, number: int) -> None:
-        """Store the number that the commit gave to all slots of the call."""
+        """Set the number of the call's slots, which the commit assigned."""
         for share in self.shares.values():
             share.slot.numbered(number)
 
@@ -355,7 +355,7 @@ class GatheringBatch:
         return left_out
 
     def leave_all_out(self) -> LeftOut:
-        """Omit all messages, because PostgreSQL would refuse them every time; without messages, omit everything."""
+        """Omit all messages, because PostgreSQL would refuse them every time. If there are none, omit everything."""
         left_out = self.leave_out([(share, share.mine | share.free) for share in self.shares.values()])
         if not self.shares:
             left_out.settled.extend(self.settlements())
@@ -365,7 +365,7 @@ class GatheringBatch:
             self._atomic.clear()
             self._used.clear()
             self._settlements = 0
-        self.shares.clear()  # without numbers for their slots, messages delivered ahead of the commit cannot be settled
+        self.shares.clear()  # their slots never get a number, so messages delivered before the commit are not settled
         return left_out
 
     def _leave_out(self, record: int, left_out: LeftOut) -> None:

@@ -1,6 +1,6 @@
 """A broker as a node of a cluster: the parts of its vhosts' engines, and its reactions to the events of the node.
 
-Messages and topology are in PostgreSQL. The vhost's own store holds leased messages that are paged out; nothing in it
+Messages and topology are in PostgreSQL. Each vhost's own store holds leased messages that are paged out; nothing in it
 outlives the process.
 """
 
@@ -69,7 +69,7 @@ class BrokerNode:
     """One node, from its start to its end. It provides the parts of its vhosts' engines, and implements `NodeEvents`.
 
     `topology` decides changes of exchanges, queues and bindings, `claims` claims producers, `mailbox` exchanges direct
-    replies and questions with other nodes; `QueueParts` are the parts that queues use.
+    replies and questions with other nodes; `queue_parts` are the parts that queues use.
     Raises: BrokerError from `start`, with one line.
     """
 
@@ -133,7 +133,7 @@ class BrokerNode:
         return SharedParts(vhost, self)
 
     def deleting(self, vhost: str) -> None:
-        """Stop acting on a vhost, which may be offline, and let PostgreSQL drop the messages of its queues."""
+        """Stop applying changes to a vhost that is being deleted, and let PostgreSQL drop its queues' messages."""
         if (closed := self.topology.closed(vhost)) is not None:
             self.definitions.dropped(closed)
 
@@ -178,14 +178,14 @@ class BrokerNode:
         await self.data.close()
 
     async def _end_epoch(self) -> None:
-        """Stop the parts of the epoch; its open questions stay unanswered here."""
+        """Stop the parts that belong to the epoch, without answering open questions: `lost` answers them."""
         parts = self.consumers, self.keeper, self.mailbox, self.unused, self.claims, self.mqtt_clients
         for stop in (self.topology.log.stop, *(part.stop for part in parts)):
             await stop()
         self.inquiries.forget()
 
     def _watch(self) -> None:
-        """Block publishers while PostgreSQL cannot be reached, or fails."""
+        """Block publishers while PostgreSQL cannot be reached, fails or does not answer."""
         if trouble := self.database.trouble:
             self._block(trouble)
         elif self._blocked and self.member.may_act():
@@ -193,7 +193,7 @@ class BrokerNode:
             self.clients.unblock()
 
     def _clock_s(self) -> float:
-        """Return the time by the database's clock, which never goes back here; a heartbeat may correct it."""
+        """Return the time by the database's clock. Heartbeats correct it, but it never goes back here."""
         self._now_ms = max(self._now_ms, self.member.now_ms())
         return self._now_ms / 1000
 
@@ -212,7 +212,7 @@ class BrokerNode:
         self.mailbox.start()
 
     def paused(self, reason: str) -> None:
-        """Stop leases and block publishers, because the lease has ended; turns have stopped, connections stay open."""
+        """Stop leasing and block publishers, because the lease has ended; turns have stopped, connections stay open."""
         self.data.leases.pause()
         self._block(reason)
 
@@ -230,7 +230,7 @@ class BrokerNode:
         self.data.forget_all()
 
     def members_seen(self, members: list[ClusterMember], *, changed: bool) -> None:
-        """Record the reports of all members; look for queues of departed members if the membership has changed."""
+        """Record the reports of all members; look for orphaned queues if the membership has changed."""
         self.mailbox.members_seen({member.epoch for member in members})
         for member in members:
             self.topology.log.barrier.applied(member.epoch, member.applied_version)
@@ -293,14 +293,14 @@ class SharedParts(LocalParts):
         return SharedReplies(self._node.mailbox, vhost)
 
     def kind_of(self, name: str) -> Callable[..., Queue]:
-        """Return the constructor of a new queue."""
+        """Return the constructor of a queue with this name."""
         kind = SharedHoldingQueue if is_holding_name(name) else SharedQueue
         return partial(kind, parts=self._node.queue_parts, vhost_name=self._vhost)
 
     def level_of(
         self, queue: LevelOwner, level: int, number: int, ports: QueuePorts[Level, Queue], _persists_all: bool
     ) -> SharedLevel:
-        """Return a level of a new queue; its number is never used again."""
+        """Return a new level of a queue; its number is never used again."""
         return SharedLevel(queue, level, number, ports, self._node.data.levels)
 
     def committer(self, *_: object) -> SharedCommitter:
@@ -313,7 +313,7 @@ class SharedParts(LocalParts):
         return SharedStore(self._node.data.levels, lambda mark: producer_key(self._vhost, producer_of(mark)))
 
     def messages(self, vhost: Vhost, queue: Queue, reader: SlotReader, committer: EngineCommitter) -> SharedMessages:
-        """Return the messages of a queue on all nodes, for an operator."""
+        """Return the free messages of a queue, and the ready ones on this node, for an operator."""
         return SharedMessages(vhost, queue, reader, committer, self._node.data)
 
     def opened(self, vhost: Vhost) -> None:

@@ -48,9 +48,9 @@ class Caller:
         returned: Callable[[list[Returned]], None],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`freed` is called for messages that became free, with the slot number, levels and chunk; `fail` with the
-        error that ended a call, which is a defect or the end of the epoch; `returned` with the messages that a refused
-        transaction had settled.
+        """`freed` is called for messages that became free, with the slot number, levels and chunk; `returned` with the
+        messages that a refused transaction or move had settled; `fail` with the error that ended a call: a defect, or
+        the end of the epoch.
         """
         self._levels = levels
         self._database = database
@@ -71,7 +71,7 @@ class Caller:
         self.tally = CommitTally()
 
     def on_unused(self, unused: Callable[[set[str]], None]) -> None:
-        """Call `unused` with producers whose sequence numbers stay unused because their messages were refused."""
+        """Set the function that is called with producers some of whose numbers stay unused after a refusal."""
         self._unused = unused
 
     @property
@@ -105,7 +105,7 @@ class Caller:
         await future
 
     def start_if_due(self) -> None:
-        """Start a call if one is due, and confirm publishers that need none."""
+        """Start a call if one is due, or schedule it. If there is nothing to commit, confirm publishers at once."""
         if self._tasks.busy or self._closed:
             return
         batch = self._levels.batch
@@ -130,7 +130,7 @@ class Caller:
         self._fail_waiters(self._take_drains(), ENDED)
 
     async def close(self) -> None:
-        """Cancel the running call; its result is unknown."""
+        """Stop, without waiting for the result of the running call."""
         self._closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -148,7 +148,7 @@ class Caller:
         for confirmable in self._take_waiting():
             batch.wait(confirmable, confirmable.published)
             if not isinstance(confirmable, ChannelConfirms):
-                batch.synchronize()  # a transaction or a purge
+                batch.synchronize()  # a transaction, the vhost's answers, or deliveries at QoS 2
         drains = self._take_drains()
         call = batch.close()
         if call is None:  # everything has been settled since
@@ -316,9 +316,9 @@ class SharedCommitter:
             raise self._failure
 
     def abort(self, failure: BaseException) -> None:
-        """Record the error that ended the broker."""
+        """Record the error that ended the broker or the vhost."""
         self._failure = failure
 
     def close(self) -> None:
-        """Stop confirming, because the vhost is being deleted."""
+        """Let later calls of `drain` fail, because the vhost's engine has ended."""
         self.abort(self._failure or ValueError("the vhost was deleted"))

@@ -32,7 +32,7 @@ _T = TypeVar("_T")
 Lane = Literal["call", "lease", "read", "listen", "beat", "upkeep"]
 LANES: Final[tuple[Lane, ...]] = ("call", "lease", "read", "listen", "beat", "upkeep")
 
-# A commit is never cancelled. Declaring a node dead waits for its call, and frees everything that it held.
+# A commit ("call") is never cancelled. "upkeep" declares nodes dead, waits for their calls, and frees what they held.
 STATEMENT_TIMEOUT_MS: Final[dict[Lane, int]] = {
     "call": 0,
     "lease": 30_000,
@@ -71,7 +71,7 @@ WHERE a.application_name = current_setting('application_name')
 
 
 class Identity(NamedTuple):
-    """The database of a server and its history. A fail-over or a restored copy has another timeline."""
+    """The database of a server and its history. After a fail-over, or in a restored copy, the timeline differs."""
 
     system: int
     timeline: str
@@ -257,7 +257,7 @@ async def first_open(target: ServerAddress, attempt: Callable[[ServerAddress], A
 
 
 async def newer_primary(used: Connections, servers: Sequence[ServerAddress]) -> ServerAddress | None:
-    """Return a promoted standby with the newest timeline, or None unless one is newer than the primary in use."""
+    """Return the promoted standby with the newest timeline, or None if no timeline is newer than that in use."""
     others = [server for server in servers if server.url != used.target.url]
     results = await _open_each(others)
     found: list[tuple[str, ServerAddress]] = []
@@ -327,8 +327,8 @@ async def _prepared(target: ServerAddress, opened: list[tuple[Any, Any]]) -> tup
     """Check that all connections lead to one server and keep their sessions, then apply the settings of each.
 
     A pooler that is not in session mode gives the session that was released first, or last, to the next client. So each
-    session is checked twice, in opposite orders: one of the checks finds another process. Settings are applied only
-    then.
+    session is checked twice, in opposite orders: one of the checks finds another process. Settings are applied after
+    the checks.
     """
     servers = {(row["system_identifier"], row["timeline"], row["started"]) for _, row in opened}
     if len(servers) > 1:

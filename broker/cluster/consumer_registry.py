@@ -83,7 +83,7 @@ class ConsumerRegistry:
         self._work.set()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Find the single active consumer again, because one has left."""
+        """Look up the active nodes again if one may have changed for a queue whose consumers wait here."""
         if hint.kind == CONSUMERS and any(level in self._waiting for level in hint.levels):
             self._look_s = 0.0
             self._work.set()
@@ -146,7 +146,7 @@ class ConsumerRegistry:
             await self._database.notify(Hint(CONSUMERS, 0, [queue.number]))
 
     async def _adopt_orphans(self) -> None:
-        """Abandon queues whose consumers died with their node. Several nodes may do so; the first one succeeds."""
+        """Delete auto-delete queues whose consumers died with their node. If several nodes try, the first succeeds."""
         rows = await patiently(lambda: self._database.function("read", "orphans"))
         levels = [row[0] for row in rows]
         for level in levels:
@@ -158,7 +158,7 @@ class ConsumerRegistry:
             self.look_for_orphans()  # one statement returns only some of the queues
 
     async def _look(self) -> None:
-        """Find out which node has the single active consumer of each queue whose consumers here wait."""
+        """Find out which node has the single active consumer, for each queue whose consumers on this node wait."""
         now_s = asyncio.get_running_loop().time()
         if not self._waiting or now_s < self._look_s:
             return

@@ -58,7 +58,7 @@ class DataPath:
                 queue.level_numbered(row[0])
 
     def fetch(self, queue: Queue, then: Callable[..., None]) -> None:
-        """Fetch from each level for basic.get; call `then` in a later step of the loop, with the error if refused."""
+        """Fetch from each level for basic.get; call `then` in a later step of the loop, with an error if refused."""
         shared = [level for level in reversed(queue.levels) if isinstance(level, SharedLevel)]
         left = len(shared)
         refusals: list[ClusterError] = []
@@ -76,21 +76,21 @@ class DataPath:
             self._loop.call_soon(then)
 
     def on_freed(self, freed: Callable[[Sequence[int]], None]) -> None:
-        """Set the function that is called with the levels of free messages that a call of this node committed."""
+        """Set the function that is called with the levels in which a call of this node committed free messages."""
         self._freed_also = freed
 
     @asynccontextmanager
     async def working_on(self, rows: Sequence[LeasedRow]) -> AsyncIterator[Mapping[int, Chunk | DamagedChunk]]:
-        """Yield the chunks of rows that another part of the node has leased, within `keeping`."""
+        """Yield the chunks of rows that another part of the node has leased, and hold the rows as `keeping` does."""
         async with self.keeping(rows):
             yield await self.reader.read(rows)
 
     @asynccontextmanager
     async def keeping(self, rows: Sequence[LeasedRow]) -> AsyncIterator[None]:
-        """Return a context in which another part of the node holds rows.
+        """Return a context in which a part of the node other than `leases` holds leased rows.
 
-        If a statement fails, PostgreSQL may have cancelled it while the connections stay open. They are closed then,
-        because only the reconciliation after a lost connection finds the rows.
+        If a statement fails although the connections stay open, they are closed, because only the reconciliation after
+        a lost connection finds the rows.
         """
         self._working_on.append(rows)
         try:

@@ -169,9 +169,9 @@ class Database:
 
     async def beat(self, url: str, applied_version: int, reports: dict[str, Any]) -> Pulse:
         """Send a heartbeat, and return the time, the generation and the members. Nodes tell each other the newest
-        number that they know to be committed, so each detects a database that was restored to an earlier state, even
-        if the node that committed the number is gone. On open connections, as when a dump is restored, it then lacks a
-        number, a version of the topology, or a heartbeat of this node. Raises: WentBack then; Fenced; Unreachable.
+        number that they know to be committed. So each detects a database that was restored to an earlier state under
+        open connections, even if the node that committed the number is gone: the database lacks the number, a version
+        of the topology, or a heartbeat of this node. Raises: WentBack then; Fenced; Unreachable.
         """
         epoch, known = self.epoch, (self._newest_number, self.topology(), self._beats + 1)
         rows = await self.acting("beat", "beat", url, applied_version, reports | {"newest_number": self._newest_number})
@@ -192,7 +192,7 @@ class Database:
         return [ClusterMember.from_row(row) for row in await self.function("beat", "members")]
 
     async def count_out(self, dead: ClusterMember) -> bool:
-        """Declare a node dead, and return False if it is alive or another node has done so first."""
+        """Declare a node dead. Return False if it has sent another heartbeat, or is not a member any more."""
         if self.epoch:
             rows = await self.acting("upkeep", "count_out", dead.node, dead.epoch, dead.beats)
         else:
@@ -232,9 +232,9 @@ class Database:
     # ---- messages
 
     async def commit(self, call: SharedCall, *, synchronous: bool) -> CommittedCall:
-        """Commit a call once, and return its result. One call runs at a time. It waits while the database is
-        unreachable, and continues if the caller is cancelled.
-        Raises: CommitRefused if full queues refuse a part of it; StatementRefused if it can never succeed; Fenced.
+        """Commit a call once, and return its result. Wait while the database is unreachable. One call runs at a time,
+        and continues if the caller is cancelled.
+        Raises: CommitRefused if full queues refuse part of an atomic call; StatementRefused if no retry helps; Fenced.
         """
         if not self.epoch:
             raise Fenced("this node has not joined")
@@ -261,7 +261,7 @@ class Database:
         counts: Sequence[Mapping[str, Sequence[int]] | None],
         *due_ms: Sequence[int],
     ) -> None:
-        """Free messages of rows leased to this node. `seen` may have been delivered; `counts` are their returns.
+        """Free messages of rows leased to this node. `seen` may have been delivered; `counts` are `Counts` by index.
 
         Shapes: `due_ms` is absent, or one sequence of the times at which the keeper must check the rows again.
         """
@@ -272,7 +272,7 @@ class Database:
         return [row[0] for row in await self.function("read", "levels_in_use")]
 
     async def purge(self, levels: Sequence[int]) -> dict[int, int]:
-        """Delete the free messages of levels, and return the number in each."""
+        """Delete the free messages of levels, and return how many each level had."""
         return {row[0]: row[1] for row in await self.acting("lease", "purge", levels)}
 
     async def free_messages(self, levels: Sequence[int], rows_max: int) -> dict[int, int]:
@@ -280,12 +280,12 @@ class Database:
         return {row[0]: row[1] for row in await self.function("read", "free_messages", levels, rows_max)}
 
     async def chunks(self, ring: int, numbers: Sequence[int]) -> list[tuple[int, bytes]]:
-        """Return the numbers and parts of the chunks that are in a ring table, in order."""
+        """Return the numbers and parts of those chunks that are in the chunk table `ring`, in order."""
         statement = f"SELECT number, bytes FROM chunk_{ring:d} WHERE number = ANY ($1) ORDER BY number, part"  # noqa: S608
         return [(row[0], row[1]) for row in await self._fetch("read", "chunks", statement, numbers)]
 
     async def locate(self, levels: Sequence[int], numbers: Sequence[int]) -> list[tuple[int, int, int]]:
-        """Return level, number and ring table of rows whose chunks may have moved."""
+        """Return level, number and chunk table of rows whose chunks may have moved."""
         return [tuple(row.values()) for row in await self.function("read", "locate", levels, numbers)]
 
     # ---- hints

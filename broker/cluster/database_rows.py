@@ -29,8 +29,8 @@ class SharedCall(NamedTuple):
     """The contents of one call of `commit`. With `atomic`, the call is executed completely or not at all.
 
     Shapes: lists with the prefix s_ are published messages, one entry per level; t_ are settled messages, one per row;
-        u_ are used producer numbers; n_ are published messages with a time to live of 0: free ones are dropped if their
-        queue has no consumers. `s_sizes` contains, for levels with limits, the sizes of bodies as int4, big-endian.
+        u_ are used producer numbers; n_ are messages with a time to live of 0 that are not dead-lettered: free ones are
+        dropped if their queue has no consumers. `s_sizes` are, for levels with limits, sizes as int4, big-endian.
     """
 
     atomic: bool = False

@@ -20,12 +20,12 @@ class Demand:
         the maximum. ``peer_wants`` is the number of ticks for which another node still needs messages; ``notified`` is
         set once other nodes know that this one does. ``remaining`` is the number of free messages after the last fetch
         for basic.get. ``has_room`` is set while the database knows that consumers here have room, for a queue with
-        limits. ``ignores_bound`` is set while the next lease ignores the bound, because a hint may have been lost.
+        limits. ``ignores_bound`` is set if the next lease must ignore the bound, for example after a lost hint.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the previous one.
     Invariant: ``backlog`` is set while messages of the level may be free, will be free with the next commit, or are
         being sent to this node. Then new messages are not leased to this node from the start, because they would
-        overtake older ones. Every call with a number below ``bound`` had ended before a lease that took all messages of
-        these calls.
+        overtake older ones. All calls with numbers below ``bound`` have ended, and a later lease has taken all their
+        messages.
     """
 
     asked: int = 0
@@ -52,7 +52,7 @@ class Demand:
         return min(room + ahead, self.step)
 
     def note_backlog(self) -> None:
-        """Record that a new message becomes free."""
+        """Record that a message is about to become free."""
         self.backlog = True
 
     def note_free(self, number: int) -> None:
@@ -104,9 +104,9 @@ class Demand:
     def passed(self, last: int, began: int, finished: int) -> None:
         """Raise the bound, after a lease that took all free messages from the old bound up to the slot `last`.
 
-        At first that slot is only a candidate: calls with lower numbers may be running, and the publisher of one may
-        commit its next call before this node receives its hint. Those calls have lower transaction ids than the next
-        lease. A lease that began after all of them had ended took all their messages, in order.
+        At first that slot is only a candidate, because calls with lower numbers may still be running. These calls have
+        lower transaction ids than the next lease. So a lease that begins after all of them have ended finds all their
+        messages, even if the hint of their node has not arrived.
         Shapes: `began` is the transaction id of the lease; all calls with ids below `finished` had ended before it.
         """
         if self._candidate:

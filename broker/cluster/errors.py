@@ -73,7 +73,7 @@ class NameTaken(ClusterError):
 
 
 class DatabaseRefused(ClusterError):
-    """PostgreSQL refused the connection, or its schema is too new (SQLSTATE SQ002); a retry will not succeed."""
+    """PostgreSQL cannot be used: it refused the login, for example, or its schema is too new (SQLSTATE SQ002)."""
 
 
 OWN: Final[dict[str, type[ClusterError]]] = {
@@ -86,7 +86,7 @@ OWN: Final[dict[str, type[ClusterError]]] = {
 
 
 def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | None:
-    """Return the error for a connection that could not be opened; None for an unexpected error."""
+    """Return the error for a connection that could not be opened, or None if `error` is not an expected one."""
     text = f"{target.shown}: {target.reason(error)}"
     state = getattr(error, "sqlstate", None) or ""
     if state in LOST_STATEMENT:
@@ -111,8 +111,8 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
 
 
 def failure_of(text: str, error: Exception) -> ClusterError | None:
-    """Return the error for a statement that failed; None if it is not PostgreSQL's, or the connection is unusable.
-    `text` is the error's message. Any such error ends a call, never the broker.
+    """Return the error for a statement that failed, or None if it is not PostgreSQL's or the connection is unusable.
+    `text` is the error's message. Any error of PostgreSQL ends a call, never the broker.
     """
     if not isinstance(error, asyncpg.PostgresError):
         return None

@@ -102,7 +102,7 @@ class Keeper:
         ]
         if leased:
             async with self._data.working_on([row for _, row in leased]) as chunks:
-                with self._data.levels.not_ahead():  # else a copy delivered before a failed commit returns unmarked
+                with self._data.levels.not_ahead():  # else a message returns unmarked although its copy was delivered
                     returned = self._work(leased, chunks, now_ms)
                 await self._give_back(returned)
             await self._data.drain()
@@ -146,7 +146,7 @@ class Keeper:
         return returned
 
     def _dead_letter(self, level: SharedLevel, slot: SharedSlot, messages: Sequence[Indexed], reason: str) -> None:
-        """Settle messages, and dead-letter them in the same call."""
+        """Settle messages, and in the same call dead-letter them if their queue requires it."""
         if level.queue.rules.dead_letter_exchange is not None:
             for _, message in messages:
                 level.dead_letter_unleased(message, reason)
@@ -185,10 +185,10 @@ class SharedDelay(Delay):
         self._poster.post(message, (self.queue,), number=number + due)
 
     def gather(self) -> None:
-        """Do nothing, because the database has the times at which messages are due."""
+        """Do nothing, because the database stores the times at which messages are due."""
 
 
 def _needs_keeper(level: SharedLevel) -> bool:
-    """Return whether messages of a level may exceed a limit, expire or be delayed."""
+    """Return whether messages of a level may expire, be delayed, or exceed a limit at which old ones are dropped."""
     rules = level.queue.rules
     return level.dated or rules.ttl_ms is not None or (rules.limited and rules.overflow == DROP_HEAD)

@@ -35,7 +35,7 @@ class Arrivals:
         self.rows = [row for row in rows if row.number is not None]
 
     async def read(self, is_over: Callable[[], bool]) -> Mapping[int, Chunk | DamagedChunk]:
-        """Return the chunks of the rows. Repeat a failed read unless `is_over` returns True; return none then."""
+        """Return the chunks of the rows. A failed read is repeated until `is_over` returns True; then return none."""
         while True:
             try:
                 return await self._reader.read(self.rows)
@@ -82,15 +82,15 @@ class Arrivals:
 def reconciled(
     levels: SharedLevels, rows: Sequence[LeasedRow], arriving: Iterable[LeasedRow], returning: Iterable[Returned]
 ) -> list[Returned]:
-    """Drop messages that are leased only according to this node, and return those that are leased only according to the
-    database, which become free again.
+    """Drop ready messages that are leased only according to this node. Return those that are leased only according to
+    the database, so that the caller frees them.
 
     Returned messages are marked as redelivered, because they may have been delivered. Settlements that a crash of the
     database undid are repeated. Messages that are already free are removed from `returning`.
     Shapes: `rows` are all rows that the database has leased to this node, `arriving` are rows whose chunks are being
         read, `returning` are messages being returned.
-    Invariant: no lease or call is running. A call whose answer has not been handled yet has slots whose numbers this
-        node does not know; these stay.
+    Invariant: no lease or call is running. If the answer to a call has not been handled yet, this node does not know
+        the numbers of its slots; they are not returned.
     """
     held = {(row.level, row.number): row for row in rows if row.number is not None}
     known: dict[Place, bitarray] = {}

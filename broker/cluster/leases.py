@@ -28,13 +28,13 @@ LOOK_S: Final = 1.0
 LEASE_MESSAGES: Final = 4096  # in one statement, for all its levels: more would block the loop and its heartbeats
 STATEMENT_ROWS: Final = 1024  # levels or slots in one statement, each of which may take an entry of the lock table
 ABLE_MAX: Final = 1 << 20  # cap on the reported room of consumers; more makes no difference
-COUNTED_ROWS: Final = 1000  # slots whose messages are counted for the answer to basic.get
+COUNTED_ROWS: Final = 1000  # at most this many slots of a level are counted for the answer to basic.get
 WANTED_TICKS: Final = 20  # after the hint WANTED, no messages of the level are leased in advance for this long
 
 
 class Leases:
     """Lease and return messages for all shared levels of a node, one statement at a time. Cost: O(touched levels) per
-    check, O(levels with messages or settlements) per 50 ms, O(levels with consumers) per second.
+    check, O(levels with messages or settlements) per 50 ms, O(levels with consumers) per second, O(levels) per LOOK.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Leases:
         self._start()
 
     def fetch(self, level: SharedLevel, then: Callable[..., None]) -> None:
-        """Lease a message unless one is ready, even without room for it; then call `then`, with the error if any."""
+        """Lease a message unless one is ready, even without room; then call `then`, with an error if refused."""
         self._fetches.setdefault(level, []).append(then)
         if level.queue.rules.limited and not level.queue.consumers.present:
             self._surrender(level, level.manager.ready)  # requeued messages may exceed the limit
@@ -212,7 +212,7 @@ class Leases:
             self._levels.touch(level)  # once these are delivered, more may be needed
 
     def _target(self, level: SharedLevel) -> int:
-        """Return how many ready messages of a level this node can use, counting consumers with a shared prefetch."""
+        """Return how many ready messages this node can use, even if other queues use up a shared prefetch."""
         demand = level.demand
         consumers = level.queue.consumers
         room = consumers.room(demand.step)
@@ -425,7 +425,7 @@ class Leases:
             self._levels.touch(level)
 
     async def _count_left(self, rows: Sequence[LeasedRow]) -> Mapping[int, int]:
-        """Count the free messages left, in at most COUNTED_ROWS slots, of each level from which one is fetched."""
+        """Return how many messages are free in at most COUNTED_ROWS slots of each level that basic.get fetches from."""
         numbers = {level.number for level in self._fetches}
         found = [row.level for row in rows if row.more and row.level in numbers]
         try:
@@ -455,5 +455,5 @@ class Leases:
         asked, self._asked = self._asked, []
         for level in asked:
             level.demand.answered(0, more=True, gathers=False)
-            level.demand.ignore_bound()  # the failed lease may have been to ignore it
+            level.demand.ignore_bound()  # the failed lease may have ignored it
             self._levels.touch(level)

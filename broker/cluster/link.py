@@ -286,7 +286,7 @@ class FailingCalls:
 
     @property
     def reason(self) -> str:
-        """The newest error of functions that failed within FRESH_S, without refused calls; empty if there is none."""
+        """The newest error among functions whose last call failed within FRESH_S and was not refused; empty if none."""
         now_s = self._clock()
         fresh = [one for one in self._failures.values() if now_s - one.at_s <= FRESH_S and not one.is_certain]
         return max(fresh, key=lambda one: one.at_s).reason if fresh else ""

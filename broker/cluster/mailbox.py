@@ -48,7 +48,7 @@ class RemoteReply:
     name: str
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Send one answer to the node that has the consumer."""
+        """Send one reply to the node that has the consumer."""
         self.mailbox.post(self.epoch, Envelope(self.vhost, self.name), header, body)
 
 

@@ -164,7 +164,7 @@ class OtherNodes:
             self._counting_out.discard((dead.node, dead.epoch))
 
     async def _count_out(self, dead: ClusterMember) -> bool:
-        """Declare a node dead, and return False if it is alive or another node did so first."""
+        """Declare a node dead. Return False if it has sent another heartbeat, or is not a member any more."""
         backstop = self._tasks.start(self._end_sessions(dead.node))
         try:
             done = await self._database.count_out(dead)
@@ -175,7 +175,7 @@ class OtherNodes:
         return done
 
     async def _end_sessions(self, node: str) -> None:
-        """Terminate the sessions of a dead node, one of which may be blocked sending the result of its last call."""
+        """After a lease, terminate the sessions of a dead node: one may be blocked while it sends its last result."""
         await asyncio.sleep(self._lease_s)
         try:
             await self._database.end_sessions(node)

@@ -1,7 +1,7 @@
-"""The MQTT clients of a cluster: at any time, only one connection on all nodes has a client id.
+"""The MQTT clients of a cluster: at any time, each client id belongs to at most one connection on all nodes.
 
-A connection claims its client id in PostgreSQL before it uses its session. The node with an older connection ends that,
-and releases the client id once the exclusive queues of its session are deleted on all nodes.
+A connection claims its client id in PostgreSQL before it uses its session. The node of an older connection ends it, and
+releases the client id once the queues that end with its session are deleted on all nodes.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ class SharedClients(MqttClients):
         self._work.set()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Release ids whose release was refused, and check whether newer connections on other nodes need ids."""
+        """Repeat refused releases of ids, and check whether newer connections on other nodes need ids of this one."""
         if hint.kind == LOOK or (hint.kind == CLIENTS and (self._held or self._ended)):
             self._work.set()
 

@@ -55,7 +55,7 @@ class SharedDefinitions:
         self._rules: list[Any] = []  # the policies and operator policies
         self._unlimited = (0, 0.0)  # a version whose limits must still be replaced, and when that was first seen
         self._dropped: dict[str, list[int]] = {}  # the levels of deleted vhosts
-        self._epoch = 0  # in which the definitions were read
+        self._epoch = 0  # the epoch in which the definitions were last followed
         self._applied = 0
         self._reported = (0, 0)  # the epoch and the version
         self._reporting = asyncio.Lock()
@@ -78,7 +78,7 @@ class SharedDefinitions:
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
         """Replace the definitions unless another node has replaced version `expected`; return the new version or None.
 
-        Raises: NotStored if nothing was changed; OutcomeUnknown; ValueError for a policy.
+        Raises: NotStored if nothing was changed; OutcomeUnknown; ValueError for a refused policy.
         """
         body = json.dumps(definitions, ensure_ascii=False, allow_nan=False).encode()
         vhosts, rules = _vhosts_of(definitions), _rules_of(definitions)
@@ -103,7 +103,7 @@ class SharedDefinitions:
         return version
 
     def dropped(self, vhost: Vhost) -> None:
-        """Record the levels of a deleted vhost's queues, to drop their stored messages."""
+        """Record the levels of a deleted vhost's queues, so that PostgreSQL drops their messages."""
         levels = [number for queue in vhost.queues.values() for number in queue.numbers]
         self._dropped.setdefault(vhost.name, []).extend(levels)
 

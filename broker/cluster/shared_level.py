@@ -75,7 +75,7 @@ class SharedLevels:
                 self.schedule()
 
     def take_touched(self) -> list[SharedLevel]:
-        """Return the levels touched since the last call, as the check begins."""
+        """Begin a check, and return the levels touched since the last one."""
         self.has_work = False
         touched, self.touched = self.touched, {}
         return list(touched)
@@ -90,7 +90,7 @@ class SharedLevels:
         return False
 
     def next_batch(self) -> GatheringBatch:
-        """Begin a new batch, and return the collected one, whose messages' local slots are sealed."""
+        """Begin a new batch, and return the collected one; seal the local slots of its messages."""
         batch, self.batch = self.batch, GatheringBatch()
         self.running = batch
         for number in batch.shares:
@@ -111,7 +111,7 @@ class SharedLevel(Level):
 
     Shapes: ``lasting`` messages survive a crash of the database. ``elsewhere`` is set while only a consumer of another
         node may get messages. ``damaged`` are leased but unreadable messages, by the number of their slot. ``dated`` is
-        set once a message that is delayed or expires has arrived.
+        set once a message that is delayed or expires has been published through this node.
     """
 
     __slots__ = ("_accepted", "_counter", "_indexes", "_levels", "_opening", "_places", "_shift", "damaged", "dated",
@@ -356,7 +356,7 @@ class SharedLevel(Level):
         return found
 
     def drop(self, number: int, bits: bitarray) -> int:
-        """Drop messages of a slot that are no longer leased to this node, and return the number of ready ones."""
+        """Drop the ready messages of a slot that are no longer leased to this node, and return their number."""
         dropped = 0
         for slot in list(self.manager.slots.values()):
             place = self._places.get(slot.first)

@@ -30,8 +30,8 @@ from broker.delivery.queue_messages import LocalMessages, Peeked
 from broker.delivery.reader import SlotReader
 from broker.tasks import uncancelled
 
-LOOK_MESSAGES: Final = 256  # at most in one peek
-LOOK_BYTES: Final = 4 << 20  # a peek ends with the slot that reaches this limit
+LOOK_MESSAGES: Final = 256  # at most in one statement
+LOOK_BYTES: Final = 4 << 20  # a statement returns no slots after the one that reaches this limit
 MOVE_COPIES: Final = 256  # messages for new queues in one call; each takes a few microseconds on the loop
 
 
@@ -146,7 +146,7 @@ class SharedMessages(LocalMessages):
                 await self._carry(move, level, chosen)
 
     def _choose(self, move: Move, seen: Sequence[Seen]) -> list[Seen]:
-        """Return the messages to move now, and count those that the walk skips."""
+        """Return the messages to move now; count those that stay because they have expired or are not to be moved."""
         chosen: list[Seen] = []
         copies = 0
         now_ms = self.vhost.ports.clock.now_ms

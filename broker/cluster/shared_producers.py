@@ -58,7 +58,7 @@ class SharedProducers(Producers):
             producer.sequences.add_range(first, last + 1, now_ms)
 
     def release(self, producer: Producer) -> None:
-        """Remove a producer that another node needs; its next publish here claims it again."""
+        """Remove a producer, for example because another node needs it; its next publish here claims it again."""
         producer.forget()
         self._by_name.pop(producer.name, None)
 
@@ -105,7 +105,7 @@ class ProducerClaims:
                     producers.release(producer)
 
     async def stop(self) -> None:
-        """Release all producers, because the epoch has ended or the node leaves."""
+        """Discard all producers and claims, because the epoch has ended or the node leaves."""
         await self._tasks.stop()
         self._waiting.clear()
         for producers in self.vhosts.values():

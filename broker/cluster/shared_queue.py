@@ -103,7 +103,7 @@ class SharedQueue(Queue):
         assert not declaration.recovered, "the declarations are in PostgreSQL"
         self._parts = parts
         self._vhost_name = vhost_name
-        self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, for the running method
+        self._counted: tuple[int, int, int] | None = None  # ready, consumers and unacked, as last read for a method
         self._by_priority: dict[int, int] | None = None
         self._purged = 0
         self._noted: Asked | None = None
@@ -164,11 +164,11 @@ class SharedQueue(Queue):
         self.note_answer(Asked(self, "declare", None, count, (0, 0, 0)), FRESH_MS)
 
     def counts(self) -> tuple[int, int]:
-        """Return the numbers of ready messages and of consumers on all nodes, as read for `prepare_for`."""
+        """Return the numbers of ready messages and consumers on all nodes, or on this one until they are read."""
         return super().counts() if self._counted is None else self._counted[:2]
 
     def ready_by_priority(self) -> dict[int, int]:
-        """Return the number of ready messages of each level on all nodes, as counted last."""
+        """Return the number of ready messages of each level on all nodes, as counted last; until then, on this one."""
         return super().ready_by_priority() if self._by_priority is None else self._by_priority
 
     def note_ready(self, by_priority: dict[int, int]) -> None:
@@ -185,7 +185,7 @@ class SharedQueue(Queue):
         return level
 
     def held(self) -> int:
-        """Return the number of unacked messages on all nodes, as read for `prepare_for`."""
+        """Return the number of unacked messages on all nodes, or on this one until `prepare_for` reads it."""
         return super().held() if self._counted is None else self._counted[2]
 
     def remaining(self) -> int:
@@ -284,7 +284,7 @@ class SharedQueue(Queue):
         self.check_expiry()
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return when a message expires; with a time to live of 0, it has BRIEF_MS to reach a consumer."""
+        """Return when a message expires, or None if never; a time to live of 0 is extended to BRIEF_MS."""
         at_ms = super().expires_ms(message)
         return at_ms + BRIEF_MS if at_ms == message.timestamp_ms else at_ms
 

@@ -82,7 +82,7 @@ class SharedRetained(RetainedMessages):
         return len(self._keys)
 
     def load(self, done: Callable[[], None]) -> None:
-        """Do nothing, because the first look-up builds the index."""
+        """Call `done` at once, because the first look-up builds the index."""
         done()
 
     # -- retaining ----------------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ class SharedRetained(RetainedMessages):
             self._trie.add(key)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
-        """Call `take` with the message of each key that still has one, and `done` at the end."""
+        """Call `take` with the message of each key that still has an unexpired one, and `done` at the end."""
         self._tasks.start(self._read(keys, take, done))
 
     async def _read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:

@@ -30,7 +30,7 @@ class SharedStore(MessageStore):
 
     @property
     def progress(self) -> int:
-        """A number that grows with each message of a batch, and with the first settlement in each of its slots."""
+        """A number that grows with each message of the current batch, and with the first settlement in each slot."""
         return self._levels.batch.size_bytes
 
     @property
@@ -89,7 +89,7 @@ class SharedStore(MessageStore):
             batch.use(producer, sequence, first)
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Record a publish that repeats a number in a batch not yet committed."""
+        """Record a publish that repeats a producer's number whose batch is not committed yet."""
         producer = self._producer_of(mark)
         for batch in (self._levels.batch, self._levels.running):
             if batch is not None:

@@ -147,7 +147,7 @@ class SharedTopology:
             if number % QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
             if not queue.is_internal:
-                vhost.sweep.update(queue)  # during a start no sweep applies policies
+                vhost.sweep.update(queue)  # at startup no sweep applies policies
                 limits += _limits(name, queue.numbers, queue.rules)
         await replace_limits(self._database, name, limits)
 
@@ -225,7 +225,7 @@ class SharedTopology:
         return dropped
 
     def clear(self) -> None:
-        """Delete everything in memory, because the node is not a member, and reads the log from its beginning."""
+        """Delete everything in memory, because it is built again from the beginning of the log or from a snapshot."""
         self._unopened.clear()
         self._owners.clear()
         self._numbers = range(0)  # a database restored to an earlier state may assign them again
@@ -268,7 +268,7 @@ class SharedTopology:
                 vhost.queues.owner_gone(owner)
 
     def _delete_transient(self) -> None:
-        """Delete non-durable objects, because this node is the only member: no node has kept them."""
+        """Propose to delete non-durable objects: this node is the only member, so no node has kept them."""
         for change in chain.from_iterable(self.snapshot()):
             deletion: TopologyChange
             match change:
@@ -349,7 +349,7 @@ async def replace_limits(database: Database, vhost: str, limits: Sequence[Limits
 
 
 def _limits(vhost: str, levels: Sequence[int], rules: QueueRules) -> list[Limits]:
-    """Return PostgreSQL's settings for the levels of a queue with limits or a single active consumer."""
+    """Return PostgreSQL's settings for a queue's levels if it has limits or a single active consumer, else none."""
     if not (rules.limited or rules.single_active):
         return []
     return [

@@ -42,8 +42,8 @@ class NodeTenure:
         self.ends_s = sent_s + self.lease_s
 
     def answered(self, epoch: int, sent_s: float, now_s: float) -> bool:
-        """Extend the lease after an answered heartbeat, and return whether the node resumes after a pause. Answers to
-        heartbeats of an earlier epoch are ignored, and those whose lease has already ended.
+        """Extend the lease after an answered heartbeat, and return whether the node resumes after a pause. Ignore the
+        answer if the heartbeat was sent in an earlier epoch, or longer ago than a lease.
         """
         ends_s = sent_s + self.lease_s
         if epoch != self.epoch or self.state not in {TenureState.JOINED, TenureState.PAUSED} or ends_s <= now_s:

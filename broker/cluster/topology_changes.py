@@ -24,7 +24,7 @@ from broker.routing.exchange import Exchange
 
 
 class ForeignOwner(NamedTuple):
-    """The name of the connection that owns an exclusive queue, and the owner itself if no connection here has it."""
+    """The name of the connection that owns an exclusive queue. It is itself the owner if no connection here has it."""
 
     node: str
     epoch: int
@@ -38,7 +38,7 @@ FindOwner = Callable[[ForeignOwner], object]
 class TopologyChange:
     """A change of one vhost.
 
-    Shapes: fields are named by their keys in JSON. ``limit`` is the vhost's limit of queues, exchanges or bindings.
+    Shapes: fields are named like their keys in JSON. ``limit`` is the vhost's limit of queues, exchanges or bindings.
     """
 
     kind: ClassVar[str]
@@ -235,7 +235,7 @@ class Bound(TopologyChange):
             return False
 
     def ends(self, vhost: Vhost) -> tuple[Exchange | None, Queue | Exchange | None]:
-        """Return the source and the destination; None for an exchange, or a queue with this number, that is missing."""
+        """Return the source and the destination. Each is None if missing, a queue also if it has another number."""
         source = vhost.exchanges.get(self.exchange)
         if self.destination is not None:
             return source, vhost.exchanges.get(self.destination)
@@ -342,7 +342,7 @@ class ExclusiveOwners:
         return ForeignOwner(node, epoch, token)
 
     def find(self, owner: ForeignOwner, epoch: int) -> object:
-        """Return the session with a name, or the name if it is not one of this node in its current epoch."""
+        """Return the session with a name, or the name if this node has no such session in its current epoch."""
         return self._sessions.get(owner.token, owner) if owner.epoch == epoch else owner
 
     def has_ended(self, owner: ForeignOwner, epoch: int) -> bool:
@@ -356,6 +356,6 @@ class ExclusiveOwners:
             del self._sessions[self._tokens.pop(session)]
 
     def clear(self) -> None:
-        """Drop all connections, because the node is a new member."""
+        """Drop all connections, because the topology is built again."""
         self._tokens.clear()
         self._sessions.clear()

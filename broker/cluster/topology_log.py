@@ -327,7 +327,7 @@ class TopologyLog:
                 await asyncio.sleep(RETRY_S)
 
     async def _look(self) -> None:
-        """Check regularly the log, the members for which proposals wait, and the exclusive queues of departed nodes."""
+        """Regularly check the log, the members for which proposals wait, and the exclusive queues of departed nodes."""
         loop = asyncio.get_running_loop()
         look_s = loop.time()
         while True:

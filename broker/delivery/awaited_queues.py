@@ -9,7 +9,7 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
 
-BUSY_MESSAGES: Final = 256  # a queue is awaited after a turn with this many deliveries, and again after such a wait
+BUSY_MESSAGES: Final = 256  # a queue is tracked after a turn with this many deliveries, and while each wait has as many
 WAIT_MS: Final = 4  # the length of one wait
 
 

@@ -77,7 +77,7 @@ class Checkpointer:
         return self._store.log.position != self._position or self._store.holds_back
 
     async def take(self, *, clean: bool = False) -> None:
-        """Take a checkpoint. Raises: StoreFailed; the error that ended the broker."""
+        """Take a checkpoint. Raises: StoreFailed; the error that ended the broker or the vhost."""
         async with self._busy:
             self._committer.check()  # a failed broker must not save its state
             wide = self._vhost.wide

@@ -37,6 +37,6 @@ class SteadyClock:
         return round((self() - self._system_s()) * 1000)
 
     def resume(self, ahead_ms: int, seen_ms: int) -> None:
-        """Resume from the last run: `ahead_ms` ahead of the system clock, but not before its stored time `seen_ms`."""
+        """Resume at `ahead_ms` ahead of the system clock, but not before `seen_ms`, the last time that is on disk."""
         self._offset_s = self._system_s() - self._elapsed_s() + ahead_ms / 1000
         self._offset_s += max(seen_ms / 1000 - self(), 0.0)

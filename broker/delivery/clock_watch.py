@@ -59,7 +59,7 @@ class ClockWatch:
         turn.set_ahead(self._ahead_ms)
 
     def tick(self) -> None:
-        """Write corrections of the system clock and, once a minute after new records, the time; called every second."""
+        """Write corrections of the system clock and, after new records, the time once a minute; called every second."""
         if self._clock is None or (self._writing is not None and not self._writing.done()):
             return
         state = self._state()

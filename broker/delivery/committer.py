@@ -46,7 +46,7 @@ Written = Callable[[BaseException | None], None]
 class CommitTally:
     """A histogram of the durations of commits, from the beginning of a write to the confirms.
 
-    Shapes: ``counts`` are the commits up to each of COMMIT_BOUNDS_S but above the one before, then those above all.
+    Shapes: ``counts[n]`` counts commits up to ``COMMIT_BOUNDS_S[n]`` but above the bound before, the last one the rest.
     Units: ``total_s`` is the sum of the durations, ``total_bytes`` is the number of bytes written.
     """
 
@@ -182,8 +182,8 @@ class Committer:
 
     def turn(self, number: int, alone: bool) -> int:
         """Confirm work that needs no disk, and start a sync if something waits for one and none is running. Return the
-        number of bytes that wait or are being written (too many at the end of a segment). `number` counts turns; a turn
-        is `alone` when it has no other work.
+        number of bytes that wait or are being written (too large when a new segment begins). `number` counts turns; a
+        turn is `alone` when it has no other work.
         """
         for_disk: list[Confirmable] = []
         for publisher in self._waiting:
@@ -288,7 +288,7 @@ class Committer:
             raise error  # the turn must not continue
 
     def _is_lone(self, number: int) -> bool:
-        """Return whether one publish waits, no recent turn had other work, and the disk is fast."""
+        """Return whether the publisher of the last sync waits for one publish, turns were quiet, and syncs fast."""
         quiet = number <= self._last_turn + QUIET_TURNS
         self._last_turn = number
         waiting = self._waiting

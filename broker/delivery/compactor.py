@@ -62,9 +62,8 @@ class Compactor:
         self._below_ratio = settings.compact_below_ratio
 
     async def run(self) -> None:
-        """Relocate the emptiest segment below the ratio that is not being read. Later checkpoints remove its file.
-
-        Raises: StoreFailed.
+        """Relocate the segment with the fewest references that is below the ratio and is not being read. Later
+        checkpoints remove its file. Raises: StoreFailed; the error that ended the broker or the vhost.
         """
         if not self._below_ratio:
             return

@@ -286,7 +286,7 @@ class Engine(TurnEngine):
             self._checkpoint.start(self._checkpoint_and_compact())
 
     def save_space(self, *, on: bool) -> None:
-        """Keep only one checkpoint, or two again, as `VhostStore.save_space` does."""
+        """Keep only one checkpoint if `on`, otherwise two again; see `VhostStore.save_space`."""
         if self._parts.lasting and not self._closed:
             saved = self._loop.run_in_executor(self._disk, partial(self.store.save_space, on=on))
             saved.add_done_callback(self._checkpoint_done)

@@ -93,7 +93,7 @@ def forget_latest() -> None:
 
 def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]) -> int:
     """Append deliver, header and body frames to the consumer's connection, and return the number of messages delivered.
-    HOT. It stops when the connection's output reaches high water; the caller puts back the others. Messages that need
+    HOT. It stops when the connection's output reaches high water; the caller puts back the rest. Messages that need
     no acknowledgement are settled here.
     Shapes: ``indexes`` ascend and are resident in ``slot``.
     Cost: a few pieces per message, appended for many messages at once, and joined once per loop turn; large bodies are

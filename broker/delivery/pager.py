@@ -120,7 +120,7 @@ class Pager:
     def tick(self) -> None:
         """Recount the resident slots, seal old ones, and decide whether to page out; called ten times a second.
 
-        Cost: 2,000 resident slots, or a tenth of them if that is more, and new ones. When paging begins, a sort of all.
+        Cost: 2,000 resident slots (a tenth if more) and new ones; a list of all per round; a sort when paging begins.
         """
         old_ms = self._clock.now_ms - self._window_ms
         if not self._round:
@@ -151,7 +151,7 @@ class Pager:
     def turn(self) -> bool:
         """Page out a few slots, and return whether any was, so that the next turn reads less input.
 
-        Slots of idle queues are first, then those farthest from the head of their queue. Above the memory budget, page
+        Slots of idle queues come first, then those farthest from the head of their queue. Above the memory budget, page
         out as many messages as publishers may add in a turn. Otherwise page out a part of the waiting slots of idle
         queues, because a written batch of the log may release a hundred slots at once.
         """
@@ -236,7 +236,7 @@ class Pager:
 
     @staticmethod
     def _is_idle(level: Level) -> bool:
-        """Return whether a durable level only grows: it has no consumers, and no slot writer, as that of a tap has."""
+        """Return whether a durable level only grows: it has no consumers, and no slot writer, which only taps have."""
         queue = level.queue
         return level.durable and not (queue.consumers.present or queue.is_tap)
 
@@ -362,7 +362,7 @@ class Pager:
         slot.note_spilled()  # not earlier: if a write fails, the messages have no entries
 
     def _rank(self) -> list[_Resident]:
-        """List the slots that may be paged out, the farthest from the head of its queue last."""
+        """Return the slots that may be paged out, the farthest from the head of its queue last."""
         heads: dict[Level, int] = {}
         ranked: list[tuple[int, int, int, _Resident]] = []
         for place, resident in enumerate(self._resident.values()):

@@ -55,7 +55,7 @@ class LocalMessages:
         self._committer = committer
 
     async def peek(self, count: int) -> list[Peeked]:
-        """Return up to `count` ready messages by priority, then by id; they do not count as delivered.
+        """Return up to `count` ready messages, the highest priority first, then by id; they do not count as delivered.
 
         Raises: StoreFailed, CorruptRecord; in a cluster, BrokerError.
         Cost: one read for each slot that is not in memory.

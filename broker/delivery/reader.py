@@ -88,7 +88,7 @@ class SlotReader:
         return bool(found)
 
     def read_ahead(self, level: Level, slot: Slot) -> None:
-        """Start to load the slot after this one, which is needed next, if the last slot was not in the page cache."""
+        """Start to load the slot after this one, which is needed next, if the last read missed the page cache."""
         if not self._from_disk:
             return
         following = level.manager.after(slot)

@@ -15,7 +15,7 @@ class Timers:
         self._handles: dict[int, asyncio.TimerHandle] = {}
 
     def every(self, interval_s: Callable[[], float], *actions: Callable[[], None]) -> None:
-        """Call `actions` each `interval_s()` seconds, the first time after one interval; an error ends the broker.
+        """Call `actions` every `interval_s()` seconds, first after one interval; an error ends the broker.
         Cost: one wake-up of the process per interval, so actions with the same interval belong in one call.
         """
         key = len(self._handles)

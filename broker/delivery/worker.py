@@ -129,7 +129,7 @@ class Worker(QueueWorker["Queue"]):
             self.wake(queue)
 
     def serve_first(self, queue: Queue) -> int:
-        """Serve a queue before a method that would find its messages ready, and return the number delivered.
+        """Serve a queue before a method that would find its messages ready; return the number delivered or expired.
 
         Continue while consumers have room, for at most FIRST_TURNS shares.
         """
