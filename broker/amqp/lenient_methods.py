@@ -1,7 +1,7 @@
-"""Methods that accept any name, and class access, which pamqp lacks.
+"""Methods without pamqp's checks of names, and the methods of class access, which pamqp does not have.
 
-pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ] or longer than 127 characters, as the specification demands; RabbitMQ
-accepts any short string. A broker returns the names that clients chose, and a client leaves the check to the broker.
+pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ], those of exchanges and vhosts over 127 characters, and of queues over
+256; RabbitMQ accepts any short string. A broker returns the names that clients chose; clients leave checks to brokers.
 
 Class access is not in AMQP 0-9-1 and not in pamqp. RabbitMQ grants every request, with a ticket that has no meaning.
 Source: AMQP 0-8, class access (30).
@@ -46,7 +46,7 @@ ACCESS_METHODS: Final[dict[int, type[base.Frame]]] = {kind.index: kind for kind 
 
 
 def unchecked(kind: type[M]) -> type[M]:
-    """Return a subclass of a method that accepts any name."""
+    """Return a subclass of a method without pamqp's checks, so that it accepts any name."""
     return cast("type[M]", type(kind.__name__, (kind,), {"validate": lambda _self: None}))
 
 

@@ -58,7 +58,7 @@ class ServerAddress(NamedTuple):
         return re.sub(_LOGIN, r"\1@", head) + question + re.sub(_OPTION, r"\1***", options)
 
     def reason(self, error: BaseException) -> str:
-        """Return the reason of an error in one line, without the password."""
+        """Return the reason for an error on one line, without the password."""
         text = one_line(error)
         for secret in self._secrets():
             text = text.replace(secret, "***")
@@ -77,7 +77,7 @@ def quoted(*names: str) -> str:
 
 def one_line(error: BaseException) -> str:
     """Return the text of an error in one line."""
-    if isinstance(error, ssl.SSLError):  # its errno is a number of OpenSSL
+    if isinstance(error, ssl.SSLError):  # its errno is an OpenSSL code, not one of the system's
         return " ".join(str(error.args[-1]).split())
     if isinstance(error, OSError) and error.errno is not None and error.errno in errno.errorcode:
         return os.strerror(error.errno)

@@ -1,4 +1,4 @@
-"""A server with TLS that limits the number of handshakes in progress.
+"""A TLS server that limits the number of handshakes in progress.
 
 asyncio's own server reports a client only after the handshake, so clients that never finish it could use up all
 descriptors of the process.
@@ -18,7 +18,7 @@ from broker.net.pending_clients import PendingClients, descriptors_for_clients
 from broker.tasks import Tasks
 
 HANDSHAKES_MAX: Final = 1024
-HANDSHAKES_SHARE: Final = 4  # at most this fraction of the descriptors for clients; a handshake takes milliseconds
+HANDSHAKES_SHARE: Final = 4  # at most one in this many of the descriptors for clients; a handshake takes milliseconds
 RETRY_S: Final = 1.0  # nothing is accepted for this long after descriptors have run out
 
 _log = get_logger()

@@ -79,7 +79,7 @@ def add_addressing(parser: argparse.ArgumentParser) -> None:
 
 
 def addressing_of(options: argparse.Namespace) -> tuple[RunTopology, list[str], int | None]:
-    """Return the topology, the routing keys, and the queues per message (None if unknown). Raises: BadOptions."""
+    """Return topology, routing keys, and the number of queues per message (None if unknown). Raises: BadOptions."""
     own = own_name()
     named = options.queue or own
     queues = numbered(named, options.queues) if options.queues > 1 else [named]
@@ -124,7 +124,7 @@ def numbered(name: str, total: int) -> list[str]:
 def _through_exchange(
     options: argparse.Namespace, queues: list[str], base: str
 ) -> tuple[list[str], list[tuple[str, str]]]:
-    """Return routing keys and bindings: each queue has its own keys, except at a fanout. Raises: BadOptions."""
+    """Return keys and bindings: each queue has its own keys, except with a fanout exchange. Raises: BadOptions."""
     heads = [base] if len(queues) < 2 or options.type == "fanout" else [name.replace(".", "-") for name in queues]
     width = max(4, len(str(options.keys or 1)))
     tails = [f".{number:0{width}d}" for number in range(1, options.keys + 1)] if options.keys else [""]

@@ -25,7 +25,7 @@ VISITS_PER_ADMISSION: Final = 64
 """The visits to the trie that each admitted key pays for: as many as resolving the key again costs."""
 
 NOWHERE: Final = Route(())
-"""The shared route for keys that have no destinations and are not cached."""
+"""The shared route that is never live: for uncached keys without destinations, and for keys whose route has ended."""
 
 
 class RouteCache(BoundedCache[str, Route]):
@@ -51,7 +51,7 @@ class RouteCache(BoundedCache[str, Route]):
         return 0 if self._trie is None else self._trie.visited
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
-        """Return the route of a key that is not cached or has ended: live if it was admitted, else for one use."""
+        """Make and return a route for a key that has no live one: live if the key was admitted, else for one use."""
         if key not in self.entries and not self._is_second_miss(key):
             return Route(destinations) if destinations else NOWHERE
         route = Route(destinations, live=True)
@@ -81,7 +81,7 @@ class RouteCache(BoundedCache[str, Route]):
         """End the routes of the keys that the words of a pattern match.
 
         Shapes: `words` splits a routing key into words, as the pattern's dialect does.
-        Cost: the keys that the pattern matches. Every route ends if that takes more than VISITS_MAX visits, or more
+        Cost: the visited nodes and keys of the trie. Every route ends if that takes over VISITS_MAX visits, or more
             than admissions have paid for, as with very many changes, or if very many keys must first be indexed.
         """
         if not self.entries:
@@ -106,7 +106,7 @@ class RouteCache(BoundedCache[str, Route]):
             self._gained -= 1
 
     def drop_routes_to(self, destination: Hashable) -> None:
-        """End the routes to a destination, or every route if the routes have very many destinations.
+        """End the routes to a destination; every route if admissions do not pay for a scan, or it would be very long.
 
         Cost: O(destinations of all routes) while admissions pay for the scan, else O(routes).
         """

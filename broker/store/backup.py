@@ -144,7 +144,7 @@ class Backup:
             self._copy(source / entry, target / entry)
 
     def _gather_tree(self, source: Path, target: Path) -> None:
-        """Copy a folder with its content: a start that changes the copy must not change the original."""
+        """Copy a folder and its contents, without links: a broker started on the copy must not change the original."""
         self._files.make_folder(target)
         for entry in self._files.list(source):
             gather = self._gather_tree if self._files.is_folder(source / entry) else self._copy

@@ -36,7 +36,7 @@ def read_json(octets: bytes) -> Any:
 def reading_json(octets: bytes, outer_levels: int) -> Generator[None, None, Any]:
     """Parse as `read_json` does, yielding after each member of the `outer_levels` outermost levels.
 
-    Raises: ValueError, in one line. Cost of a step: the member; of the first one also the decoding of the text.
+    Raises: ValueError, in one line. Cost: each step parses one member; the first also decodes the whole text.
     """
     text = octets.decode().removeprefix("\ufeff")
     try:

@@ -10,11 +10,12 @@ HIGH_WATER_BYTES: Final = 256 << 10
 
 
 class OutputWindow:
-    """Stop deliveries, but never answers, while too much of a connection's output is unsent.
+    """Stop deliveries, but never answers, while too much of a connection's output is unsent. A connection has one
+    window; a shut consumer has a paused one of its own until it is opened.
 
-    Units: ``high_water_bytes`` may be unsent in the connection. ``last_served`` is the number of the channel whose
-        consumers were served last, or 0.
-    Invariant: ``starved`` is set when a delivery was held back, and cleared when the consumers are woken.
+    Units: `high_water_bytes` is the unsent output at which deliveries stop. `last_served` is the number of the channel
+        whose consumers were served last, or 0.
+    Invariant: `starved` is set when a delivery was held back, and cleared when the consumers are woken.
     """
 
     __slots__ = ("_connection", "high_water_bytes", "last_served", "starved", "writable")
@@ -30,7 +31,7 @@ class OutputWindow:
         self.high_water_bytes = high_water_bytes
 
     def pause(self) -> None:
-        """Stop deliveries: the socket is full, the client has disconnected, or the window's only consumer is shut."""
+        """Stop deliveries: the socket is full, the client has disconnected, or this window is a shut consumer's."""
         self.writable = False
 
     def resume(self) -> None:

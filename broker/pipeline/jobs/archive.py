@@ -190,7 +190,7 @@ def _copy_batches(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun,
 
 @contextmanager
 def _stop_on_signal(stop: threading.Event, follow: bool) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM, which a service manager sends, end a following archive after its current batch.
+    """Let Ctrl-C and SIGTERM, which a service manager sends, end an archive with `follow` after its current batch.
 
     The handler that Spark installs would interrupt a call to the JVM.
     """

@@ -178,7 +178,7 @@ class DayFiles:
             file.add(part)
 
     def finish(self) -> tuple[NewFile, ...]:
-        """Write the remaining rows, and return the files, which are on disk then."""
+        """Write the remaining rows, and return the files, which are then on disk."""
         return tuple(file.finish(_iso_date(day)) for day, file in sorted(self._files.items()))
 
 
@@ -235,7 +235,7 @@ class Copied:
 
 @dataclass(frozen=True)
 class LakeTarget:
-    """The lake into which tasks copy slots; it is pickled into them.
+    """The lake into which tasks copy slots. It is pickled and sent to each task.
 
     Shapes: either `path`, the broker's absolute data folder, or `url` is set; `skip` is, by vhost and tap, the last
         seal in the lake before the archive began; tests set `disk`.
@@ -337,5 +337,5 @@ class SlotCopy(ExitStack):
         self._bad.add(pa.RecordBatch.from_pylist([record], BAD_SCHEMA))
 
     def finish(self) -> Copied:
-        """Write the remaining rows, and return the report; all files are on disk then."""
+        """Write the remaining rows, and return the report; all files are then on disk."""
         return replace(self._done, files=self._messages.finish(), bad_files=self._bad.finish())

@@ -1,4 +1,4 @@
-"""The user's Spark server: one Spark with Connect on loopback that runs between commands, so that they start faster.
+"""The user's Spark server: Spark Connect on loopback, which keeps running between commands, so that they start faster.
 
 It is a process of its own (`server_process`); this module starts it, finds it through `ServerFiles`, and stops it.
 """
@@ -48,7 +48,7 @@ def files() -> ServerFiles:
 
 
 def versions() -> str:
-    """Return the versions in which a server and its clients must agree."""
+    """Return the versions that must be the same in a server and its clients."""
     return f"SlotMQ {broker.__version__} in {PACKAGE}, PySpark {package_version('pyspark') or 'missing'}"
 
 
@@ -75,7 +75,7 @@ def incompatibility(state: ServerState) -> str:
 
 
 def start(request: ServerRequest, server_files: ServerFiles) -> tuple[ServerState, bool]:
-    """Return the running server, and whether this call has started it. Raises: JobFailed, ServerRefused."""
+    """Start the server unless it runs; return it and whether this call started it. Raises: JobFailed, ServerRefused."""
     if absent := missing():
         text = f"{', '.join(absent)} missing for Spark Connect"
         raise ServerRefused(f'{text}: pip install ".[spark]" in a clone of SlotMQ')
@@ -109,7 +109,7 @@ def _launch(request: ServerRequest, folder: Path) -> None:
             stdin.write(json.dumps(asdict(request)))
             stdin.close()
             answer = answers.readline()
-    except BaseException:  # after Ctrl-C, no command would find the server
+    except BaseException:  # such as Ctrl-C, which does not reach the child in its own session
         child.kill()
         raise
     finally:

@@ -1,7 +1,7 @@
 """The process of the user's Spark server: `python -m broker.pipeline.spark.server_process`, with its request on stdin.
 
-When commands can use the server, or if it cannot start, it writes one line of JSON to stdout. Then it detaches from its
-terminal. Its JVM ends with it, because the JVM's standard input ends.
+When commands can use the server, or if it cannot start, it writes one line of JSON to stdout, then closes the pipes of
+the command that started it. Its JVM ends with it, because the JVM's standard input ends.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 POLL_S: Final = 5.0
 ENDING_MAX_S: Final = 60.0
 ENDING_POLL_S: Final = 0.1
-PRELOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # the imports of tasks
+PRELOADED: Final = ("broker.pipeline.source.message_run", "broker.pipeline.lake.slot_copy")  # modules that tasks import
 WARM_ROWS: Final = 20_000
 WARM_ROUNDS: Final = 3
 SESSION_KEPT_S: Final = 600  # for a command that ended without closing its session
@@ -70,7 +70,7 @@ def main() -> int:
 
 def _start_server(request: ServerRequest) -> tuple[ServerState, SparkSession]:
     """Return the server's state for commands, and the session that contains the server."""
-    os.environ[TOKEN] = secrets.token_urlsafe(32)  # for the JVM; other users could see it in its arguments
+    os.environ[TOKEN] = secrets.token_urlsafe(32)  # for the JVM, whose arguments are visible
     with socket.create_server((LOOPBACK, 0)) as free:
         port = int(free.getsockname()[1])
     cores = local_cores(request.master, os.cpu_count() or 1) if is_local(request.master) else os.cpu_count() or 1
