@@ -127,7 +127,7 @@ def options_of(suite: Suite, words: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--only", type=choices(parts), default=parts, help=f"which parts, by commas: {','.join(parts)}")
     parser.add_argument("--rounds", type=int, help=f"rounds over all contestants ({suite.plan.rounds})")
     parser.add_argument(
-        "--limit", type=float, default=suite.limit_s, help="start nothing after so many seconds (%(default)g)"
+        "--limit", type=float, default=suite.limit_s, help="start nothing after this many seconds (%(default)g)"
     )
     parser.add_argument("--interpreted", action="store_true", help="do not compile: measure the sources")
     parser.add_argument("--package", type=package_at, help="a folder with an already compiled package")

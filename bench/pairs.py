@@ -117,7 +117,7 @@ def _options() -> argparse.Namespace:
         help="scenarios or groups of them (S1,S3,S9)",
     )
     parser.add_argument("--figure", help="compare this figure, such as p99_us; by default what `make bench` compares")
-    parser.add_argument("--seconds", type=float, help="publish for so many seconds per run")
+    parser.add_argument("--seconds", type=float, help="publish for this many seconds per run")
     parser.add_argument("--quick", action="store_true", help="shorter runs, with small numbers")
     parser.add_argument("--interpreted", action="store_true", help="do not compile the broker")
     parser.add_argument("--dir", type=Path, help="where the brokers' data folders go")

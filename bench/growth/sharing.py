@@ -29,7 +29,7 @@ _PRESSURE_S = 120.0  # at most: it ends when the light client has measured enoug
 _SILENT_MESSAGES = 200_000
 _SILENT_RECEIVE_BYTES = 65_536
 _FULL_TRIES = 50
-_FULL_SHARE = 0.98  # of the published messages: when so many reach the reading consumers, the silent one is full
+_FULL_SHARE = 0.98  # the silent one is full when this share of the messages reaches the reading consumers
 _CROWD_WINDOW = 100
 _BUSY, _SILENT = "growth-busy", "growth-silent"
 

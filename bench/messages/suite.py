@@ -170,7 +170,7 @@ class Starter:
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     limits = Limits()
-    parser.add_argument("--seconds", type=float, help=f"publish for so many seconds per run ({limits.seconds:g})")
+    parser.add_argument("--seconds", type=float, help=f"publish for this many seconds per run ({limits.seconds:g})")
     parser.add_argument("--keys", type=int, default=limits.keys, help="distinct routing keys (%(default)s)")
     parser.add_argument("--window", type=int, default=limits.window, help="unconfirmed messages (%(default)s)")
     parser.add_argument("--stock", type=int, help=f"queued messages of S7 ({limits.stock:,})")

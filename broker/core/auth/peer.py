@@ -83,7 +83,7 @@ class TlsFacts:
 
 
 class Peer(NamedTuple):
-    """The addresses of both ends of a connection. `verified` is set if the listener asks clients for certificates.
+    """The addresses of the two ends of a connection. `verified` is set if the listener asks clients for certificates.
 
     `inside` is set for a connection of a part of this process: it is the user as which the part acts, without a
     password, and `address` is the part's name. `origin` is the origin of another site's page in the client's browser:

@@ -187,7 +187,7 @@ class MqttPublisher:
                 self._handshakes.receive(
                     [packet_ids[place] for place in range(published) if not refused or begun + place + 1 not in refused]
                 )
-        if published < taken:  # the last one has so many queues that it is published when the connection resumes
+        if published < taken:  # the last one spans many queues: its publish ends when the connection resumes
             self._steps.append(partial(self._handshakes.receive, packet_ids[published:taken]))
         return taken
 

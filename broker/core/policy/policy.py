@@ -99,7 +99,7 @@ class _Rule:
 class Policies:
     """Store the policies and operator policies of one vhost, by name.
 
-    Units: `count` is the number of policies of both kinds.
+    Units: `count` includes the operator policies.
     Invariant: changes take effect together, when `changed` is called.
     Cost: for each name, one search per policy until one matches.
     """
