@@ -8,6 +8,7 @@ queue-log entry; a transient message is written to the spill.
 
 from __future__ import annotations
 
+import ctypes
 from collections import deque
 from typing import Final
 
@@ -19,7 +20,6 @@ from broker.core.queue.level import Level
 from broker.slots.redeliveries import spans
 from broker.slots.slot import Slot
 from broker.slots.states import Fill, Tenure
-from broker.store.message_log import untrack
 from broker.store.queue_entry import Entries
 from broker.store.record import TARGET, due_target, encode_message
 from broker.store.segment import OFFSET_BITS, SPILLED
@@ -28,6 +28,8 @@ from broker.store.store import VhostStore
 # Costs are in messages that have a log record.
 TURN_MESSAGES: Final = SHARE_ENTRIES  # the cost paged out in a turn: as much as publishers may add to a vhost in it
 LEAVING_TURNS: Final = 128  # turns in which the waiting slots of idle queues are paged out, at least one slot per turn
+# A collection would visit each message of a list: 10 ms for 200,000, which are in no cycle.
+untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 UNTRACKED_MIN: Final = 100  # a sealed slot with this many messages is hidden from the garbage collector
 SLOT_COST: Final = 1000  # the least cost of a slot for which a file is opened
 BUFFERED_COST: Final = 30  # the least cost of a slot whose entries are written into a buffer

@@ -106,7 +106,7 @@ def test_pending_bytes_are_what_a_batch_writes() -> None:
     batch = log.take()
     assert batch is not None
     assert batch.size_bytes == pending
-    assert sum(len(piece) for run in batch.runs for block in run.blocks for piece in block) == pending
+    assert sum(len(block) for run in batch.runs for block in run.blocks) == pending
     assert log.pending_bytes == 0
 
 
