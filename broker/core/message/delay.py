@@ -40,7 +40,7 @@ class DueHeader(NamedTuple):
 def due_headers(text: str) -> tuple[DueHeader, ...]:
     """Return the headers that a policy names: `NAME` or `NAME:FORMAT`, several with commas between them.
 
-    Raises: ValueError for an empty name and an unknown format.
+    Raises: ValueError for an empty name or an unknown format.
     """
     found = []
     for part in text.split(","):
