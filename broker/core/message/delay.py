@@ -1,5 +1,4 @@
-"""The moment at which a held message is due: from its header x-delay, from a due header of its queue, or set by the
-broker.
+"""The moments at which held messages are due, as their headers state them.
 
 Source: the plugin rabbitmq_delayed_message_exchange.
 """

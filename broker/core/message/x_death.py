@@ -3,8 +3,7 @@
 `x-death` is an array of tables, one for each queue and reason, the latest first. A publisher may send this header too,
 with any content; entries that are not tables are dropped.
 Source: RabbitMQ 4.3, mc:record_death/4 and rabbit_dead_letter:detect_cycles/3. RabbitMQ 4.3 counts only its own deaths.
-    This broker counts those in a publisher's header too, as 3.10 does: clients republish dead letters with their
-    headers.
+    This broker also counts those in a publisher's header, as 3.10 does: clients republish dead letters unchanged.
 """
 
 from __future__ import annotations
@@ -99,7 +98,7 @@ def count_again(event: Event) -> Event:
 def is_cycle(queue: str, events: Sequence[Event]) -> bool:
     """Return whether a dead letter with these deaths, the latest first, would cycle forever if it entered the queue.
 
-    It would if it died in the queue, and neither then nor since was it rejected by a consumer.
+    It would if it died there and no consumer has rejected it, then or since.
     """
     for event in events:
         if event.get("reason") == "rejected":

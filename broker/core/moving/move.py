@@ -19,7 +19,7 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-# The limits of a batch, which keep it within two milliseconds.
+# The limits of a batch, which keep it within about two milliseconds.
 BATCH_EXAMINED: Final = 256  # messages that are compared with the condition
 BATCH_COPIES: Final = 100  # copies that are queued, at some ten microseconds each
 BATCH_BYTES: Final = 1 << 20  # octets of headers and bodies

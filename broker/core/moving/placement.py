@@ -89,8 +89,8 @@ def to_origin(
 ) -> FindPlacement:
     """Return a function that places dead letters into the queue in which they last died, or publishes them again to
     their exchange. The first entry of x-death names both; because a publisher may have invented it, `check` is called
-    for the exchange. Headers are changed as `revived` does. A message stays if it has not died, or if its last death
-    does not match `reasons` or `died_in`.
+    for the exchange. `revived` edits the headers. A message stays if it has not died, or if its last death does not
+    match `reasons` or `died_in`.
     """
     envelopes = EnvelopeCache()
 

@@ -33,15 +33,15 @@ TAGS: Final = 256
 LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(TAGS)] * 2
 """The last octet of each tag with the redelivered octet, for two blocks: a batch may reach into the next block."""
 LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(TAGS)] * 2
-_FIRST_BLOCK: Final = bytes(7)  # idle channels share it
+_FIRST_BLOCK: Final = bytes(7)  # shared by idle channels
 
 
 class ChannelConsumers:
     """The consumers of one channel, their shared prefetch, and the deliveries that wait for an acknowledgement.
 
-    Units: ``prefetch_consumer`` is the limit of each new consumer, ``prefetch_channel`` that of all consumers together,
-        as RabbitMQ interprets the global flag of basic.qos. 0 means no limit. ``outstanding`` counts the unacked
-        deliveries to consumers, without those of basic.get.
+    Units: ``prefetch_consumer`` is the prefetch of each new consumer, ``prefetch_channel`` that of all consumers
+        together, as RabbitMQ interprets the global flag of basic.qos. 0 means no limit. ``outstanding`` counts the
+        unacked deliveries to consumers, without those of basic.get.
     Invariant: ``sharing`` is set while the channel is queued to be served in the next turn.
     """
 
@@ -71,7 +71,7 @@ class ChannelConsumers:
         self.prefetch_channel = 0
         self.sharing = False
         self._header = self._content = b""  # the last short header, and the result of `content_start` for it
-        self._block = 0  # the cached block of delivery tags
+        self._block = 0  # the block of delivery tags whose octets are cached
         self._block_octets = _FIRST_BLOCK
 
     def room(self) -> int:
@@ -180,7 +180,7 @@ class Consumer(RingMember):
         self.queue = queue
         self.arguments = arguments
         self.timeout_ms = timeout_ms
-        self._shut = 0  # the number of calls of `shut` that no call of `open` has followed
+        self._shut = 0  # the number of calls of `shut` that `open` has not undone
 
     @property
     def takes_replies(self) -> bool:
@@ -193,14 +193,14 @@ class Consumer(RingMember):
         return (self.queue.rules.consumer_timeout_ms or 0) if self.timeout_ms is None else self.timeout_ms
 
     def shut(self) -> None:
-        """Deliver nothing until `open` has been called once for each call of `shut`."""
+        """Deliver nothing until `open` has undone this call and all others."""
         if not self._shut:
             self.output_window = OutputWindow(self.connection)
             self.output_window.pause()
         self._shut += 1
 
     def open(self) -> None:
-        """Deliver again, unless `open` has yet to follow another call of `shut`."""
+        """Undo one call of `shut`; deliver again if it was the last one left."""
         self._shut -= 1
         if self._shut:
             return

@@ -36,7 +36,7 @@ class RingMember:
         raise NotImplementedError
 
     def share(self) -> int:
-        """Return how many messages the consumer may get in its turn even if other queues use up a shared prefetch."""
+        """Return the consumer's part of a prefetch that it shares with others, or 0 if it can use none."""
         return 0
 
     def cancelled_by_broker(self) -> None:
@@ -61,7 +61,7 @@ class ConsumerRing:
 
     def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
         # The attributes that every message reads are first, so that they occupy few cache lines.
-        self.alone: RingMember | None = None  # the only consumer, even if the ring is paused: most queues have one
+        self.alone: RingMember | None = None  # the only consumer, even while the ring is paused
         self._active: RingMember | None = None
         self._rival: RingMember | None = None  # a consumer with a higher priority, to which the active one yields
         self.present = False  # whether there are consumers and the ring is not paused
@@ -191,7 +191,7 @@ class ConsumerRing:
         return room
 
     def share(self) -> int:
-        """Return how many messages a consumer may get in its turn even if other queues use up a shared prefetch.
+        """Return the part of a shared prefetch that one of the consumers can use, or 0 if there is none.
 
         Cost: O(1): only the first ROW_MESSAGES consumers are checked.
         """
@@ -230,9 +230,7 @@ class ConsumerRing:
         return []
 
     def served(self, consumer: RingMember) -> None:
-        """Record the consumer that was served last: the one after it is next. Cost: O(consumers served with it), or
-        O(consumers) if it has been removed.
-        """
+        """Record the consumer that was served last: the one after it is next. Cost: O(consumers) at most."""
         ring = self._rings.get(consumer.priority)
         if ring is None or consumer.parked:
             return

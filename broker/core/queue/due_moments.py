@@ -13,8 +13,8 @@ from broker.slots.states import Fill
 
 Moment = tuple[int, int]  # when a message is due, in ms, and its id: messages are released in this order
 
-NEAR_MAX: Final = 65_536  # sealed slots index about this many messages together, at about 150 bytes each
-NEAR_MIN_SLOT: Final = 4  # a sealed slot indexes at least this many messages
+NEAR_MAX: Final = 65_536  # about this many messages of sealed slots are indexed, at about 150 bytes each
+NEAR_MIN_SLOT: Final = 4  # at least this many messages of a sealed slot are indexed at a time
 AHEAD_MS: Final = 1000  # messages of an open slot are indexed if they are due within this time
 _NONE: Final[Moment] = (-1, -1)
 _BEYOND: Final = 1 << 63  # above every message id

@@ -19,13 +19,13 @@ from broker.core.queue.rules import DROP_HEAD, QueueRules
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
-# Messages expire at these heads, or at the front of one level, which has its index in `levels` as its number.
+# Messages expire at one of these heads, or at the front of one level, given by its index in `levels`.
 WHOLE: Final = -2  # the head of all levels together
 RETURNED: Final = -1  # the front of the lane
 
 
 class Returned:
-    """An entry of the lane: messages of one slot. Those before `indexes[at]` have left the lane."""
+    """An entry of a ReturnLane: messages of one slot. Those before `indexes[at]` have left the lane."""
 
     __slots__ = ("at", "indexes", "priority", "slot")
 
@@ -117,8 +117,8 @@ class QueueHead(LevelOwner):
 
     Shapes: `levels` are in ascending order of priority. `_lane` orders the messages returned to a `strict` queue, and
         messages that became due in any queue; it may be None while there are none. `_from_lane` contains the indexes
-        that the last `take` removed from the lane. `holding` holds messages until they are due. `serving` is set while
-        the worker delivers from the queue.
+        that the last `take` removed from the lane. `holding` holds messages until they are due. `serving` prevents
+        nested deliveries from the queue.
     """
 
     __slots__ = ("_from_lane", "_lane", "_ports", "_pressing", "_reading", "deleted", "holding", "level", "levels",
@@ -173,7 +173,7 @@ class QueueHead(LevelOwner):
         self._lane.append(priority, slot, indexes)
 
     def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put back messages of the last `take`, because they were not sent, so that they are next again."""
+        """Put back messages of the last `take` that were not sent, so that they are next again."""
         level.manager.put_back(slot, indexes)
         if self._from_lane and (again := [index for index in indexes if index in self._from_lane]):
             if self._lane is None:

@@ -58,7 +58,7 @@ class Holding:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message is due, or None if there is none or the moment is not known yet."""
+        """The earliest moment at which a message may be due, or None if there is none or it is not known yet."""
         return self._moments.next_ms if self.count else None
 
     @property
@@ -213,7 +213,7 @@ class Holding:
 
     def _release(self, message_id: int, slot: Slot, message: Message | None) -> None:
         level, index = self.level, message_id - slot.first
-        if _is_gone(slot) or index in slot.acks:  # purged
+        if _is_gone(slot) or index in slot.acks:  # it was purged
             return
         self._early = max(0, self._early - 1)
         returns = slot.returns_of((index,))

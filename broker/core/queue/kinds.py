@@ -69,7 +69,7 @@ class MqttQueue(InternalQueue):
 class SeenQueue(Queue):
     """The values that an exchange has seen in the header x-deduplication-header.
 
-    Each value has a message whose body is the value's digest; the value is forgotten once that message has left.
+    Each value has a message whose body is the value's digest; the value is forgotten when its message leaves the queue.
     """
 
     is_internal = True
@@ -101,7 +101,7 @@ class SeenQueue(Queue):
         return message.body
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return when a value is forgotten, or None if never. Its message may override the exchange's time."""
+        """Return when a value is forgotten, or None if never. A time in its message overrides that of the exchange."""
         own_ms = message.facts.expiration_ms
         return super().expires_ms(message) if own_ms is None else message.timestamp_ms + own_ms
 

@@ -1,7 +1,7 @@
 """A level of a queue: dense message ids, a slot manager, and a number in the store.
 
 A queue has one level, or one per priority, and another one if it holds messages until they are due. A level settles,
-requeues and dead-letters delivered messages, and collects these changes for the log.
+requeues and dead-letters delivered messages, and logs these changes.
 """
 
 from __future__ import annotations
@@ -232,7 +232,7 @@ class Level:
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str, *, at_once: bool = True) -> None:
         """Settle taken messages, and dead-letter them if the queue has a dead letter exchange or keeps poisoned ones.
 
-        Messages on disk remain unacked until they are read, unless they are only settled. A dead letter is recorded
+        Messages to be dead-lettered that are on disk remain unacked until they are read. A dead letter is recorded
         before the settlement of its source: a crash in between duplicates the message, but does not lose it. Without
         `at_once`, the work on messages in memory is divided into turns.
         """
@@ -453,7 +453,7 @@ class Level:
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def limit_bytes(self, *, limited: bool) -> None:
-        """Start or stop to count the bytes of ready messages: they are counted while the queue is limited in bytes."""
+        """Count the bytes of ready messages if the queue is limited in bytes, otherwise stop counting them."""
         counting = self.manager.sizes is not None
         if limited and not counting:
             self._count_sizes()
@@ -466,7 +466,7 @@ class Level:
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Collect the messages that have a record, so that their settlement is logged at the end of the loop turn."""
+        """Collect the messages that have a record, so that their settlement is logged by the end of the loop turn."""
         logged = self._logged_of(slot, indexes)
         first = slot.first
         if not logged:

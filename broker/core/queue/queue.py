@@ -26,7 +26,7 @@ from broker.store.record import LEVEL_SHIFT
 _log = get_logger()
 
 SILENT_MS: Final = 60_000  # the least time between two log lines of a queue about unreadable due headers
-DEFAULT_PRIORITY: Final = 4  # of messages without a priority in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
+DEFAULT_PRIORITY: Final = 4  # that of messages without one in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
 PRIORITY_MAX: Final = 31
 
 
@@ -36,7 +36,7 @@ class Queue(QueueHead):
     Shapes: ``levels`` are in ascending order of priority. ``level`` is the first of them, or in a ``strict`` queue the
         one of DEFAULT_PRIORITY. A strict queue creates its other levels at their first use and numbers them by
         priority; the levels of any other queue have consecutive numbers, starting with the queue's own. ``holding``
-        holds messages until they are due, in a separate level; it is created for the first one. ``plain`` is set if a
+        holds messages until they are due, in a separate level; it is created when first needed. ``plain`` is set if a
         publish need not check the queue's rules.
     """
 
@@ -60,7 +60,7 @@ class Queue(QueueHead):
         self.auto_delete = declaration.auto_delete
         self.arguments = arguments
         self.number = number = declaration.number
-        self.recovered = declaration.recovered  # the declaration was lost: no policy applies, no message is dropped
+        self.recovered = declaration.recovered  # the declaration was lost, so no policy applies
         self.had_consumers = False
         self.failures = 0  # how many workers failed while they served the queue
         self.policy: str | None = None
@@ -344,7 +344,7 @@ class Queue(QueueHead):
             self.put_last(priority, slot, indexes)
 
     def find_returned(self) -> None:
-        """Add messages that were returned before a restart to the lane, by priority and then by age."""
+        """Add to the lane the messages that were returned before a restart, by priority and then by age."""
         if self.laned:
             for level in reversed(self.levels):
                 for slot in level.manager.slots.values():
@@ -409,8 +409,8 @@ class Queue(QueueHead):
         return self.worker.serve_first(self)
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop the ready and held messages over several turns, log that, and call `done` with their number. Unacked
-        messages are not affected.
+        """Drop the ready and held messages over several turns, then call `done` with their number. Unacked messages are
+        not affected.
         """
         dropped: list[int] = []
         self._ports.sliced.run(self._purge_slots(dropped), lambda: self._end_purge(dropped, done))

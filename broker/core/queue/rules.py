@@ -132,8 +132,7 @@ def queue_rules(
 ) -> QueueRules:
     """Return the rules of a queue, given its arguments and the definitions of its policy and its operator policy.
 
-    The arguments were checked when the queue was declared, the definitions when the policies were set. Numbers are
-    capped at NUMBER_MAX: clients and operators may send any 63-bit number, as in RabbitMQ.
+    Numbers are capped at NUMBER_MAX: clients and operators may send any 63-bit number, as in RabbitMQ.
     Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the smallest number applies; of other values the operator
         policy's, else the argument's, else the policy's.
     """

@@ -17,7 +17,7 @@ from broker.slots.slot import ONES, Slot, dense, single
 EMPTY_MAX: Final = 32  # keep at most this many empty runs, or as many as there are non-empty ones, before compacting
 LATE_MAX: Final = 256  # ranges of tags that may be acknowledged late; older ranges are forgotten
 
-_searches: Final = count(1)  # numbers the searches for repeated slots
+_searches: Final = count(1)  # numbers the calls of `differ`
 
 
 @mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it

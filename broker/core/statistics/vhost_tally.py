@@ -90,8 +90,8 @@ class LostPublishes:
 class VhostTally:
     """Count the events of one vhost.
 
-    Shapes: ``protocols`` maps each protocol to its tallies; the first ones, of AMQP, are also ``publishes`` and
-        ``deliveries``. ``dead_lettered`` counts dead letters by their reason, ``lost`` lost messages by publisher.
+    Shapes: ``protocols`` maps each protocol to its tallies; those of AMQP are also ``publishes`` and ``deliveries``.
+        ``dead_lettered`` counts dead letters by their reason, ``lost`` lost messages by publisher.
     Units: ``queues_declared`` counts successful declares, ``queues_created`` those that created a queue.
     Invariant: no count decreases when a channel or a queue ends.
     """
