@@ -1,4 +1,4 @@
-"""Iterate over the ready messages of a queue, to remove some of them on an operator's order."""
+"""Iterate over the ready messages of a queue on an operator's order."""
 
 from __future__ import annotations
 

@@ -73,8 +73,8 @@ class Holding:
     def keep(self, message: Message, due_ms: int, number: bytes = b"", returns: ReturnRun | None = None) -> Place:
         """Hold a message until it is due, and return its slot and index.
 
-        Shapes: `number` is a producer's sequence number, to be prepended to the targets in the record; `returns` is as
-            for `send`.
+        Shapes: `number` is a producer's sequence number, which precedes the targets in the record, or empty. `returns`
+            is passed to `send` later.
         """
         self._forget_purged()
         slot, index = self._ports.accept(message, self.level, due_ms, number)

@@ -409,9 +409,7 @@ class Queue(QueueHead):
         return self.worker.serve_first(self)
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop the ready and held messages over several turns, then call `done` with their number. Unacked messages are
-        not affected.
-        """
+        """Drop all messages but the unacked ones over several turns, then call `done` with the number dropped."""
         dropped: list[int] = []
         self._ports.sliced.run(self._purge_slots(dropped), lambda: self._end_purge(dropped, done))
 

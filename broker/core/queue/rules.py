@@ -74,8 +74,7 @@ class QueueRules:
         ``max_priority`` is 0 for a queue without priorities. A message may be unacked for ``consumer_timeout_ms``. If
         the queue ``counts_deliveries``, a header of a redelivery states how often the message was returned. ``retry``
         delays the redelivery of returned messages. A message with a time in one of the ``due_headers`` is held until
-        then. A queue that ``deduplicates`` accepts no message whose deduplication header equals that of a message in
-        the queue.
+        then. A queue that ``deduplicates`` drops a message whose deduplication header equals that of a message in it.
     """
 
     ttl_ms: int | None = None

@@ -140,8 +140,7 @@ class Unacked:
 
     Cost: an ack out of order costs a search among the runs, and an octet for each message of its run.
     Invariant: tags ascend over ``runs``. ``count`` is the number of unacked messages. ``_empty`` counts the runs
-        without an unacked message. These include all runs before ``_front``, the index of the run of the oldest
-        message.
+        without an unacked message. All runs before ``_front``, the index of the oldest message's run, are among them.
     """
 
     __slots__ = ("_empty", "_front", "aside", "count", "last_tag", "late", "runs")
