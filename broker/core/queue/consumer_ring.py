@@ -28,7 +28,7 @@ class RingMember:
         self.exclusive = exclusive
 
     def left(self) -> None:
-        """Record that the consumer is no longer on a ring, and so is not parked."""
+        """Mark the consumer as not parked, because it is no longer part of a ring."""
         self.parked = 0
 
     def room(self) -> int:

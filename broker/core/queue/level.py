@@ -354,7 +354,7 @@ class Level:
         heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
-        """Requeue returned messages of the first slot, all failed or none, and return the cost in units."""
+        """Requeue returned messages of the first slot, all of them failed or none, and return the cost in units."""
         returning = self.returning
         first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]
@@ -366,7 +366,8 @@ class Level:
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue returned messages of slots up to that of the first ready message; in a strict queue, of all slots.
+        """Requeue returned messages that must precede the next delivery: those of the slots up to that of the first
+        ready message, or of all slots in a strict queue.
 
         Cost: at most CATCH_UP_SLOTS slots in one call; usually one if the queue is not strict.
         """
@@ -405,7 +406,7 @@ class Level:
                 self.lose(slot, indexes)
 
     def purge(self) -> Iterator[int]:
-        """Drop the ready messages slot by slot, and yield how many each slot had. Unacked messages are not affected."""
+        """Drop the ready messages slot by slot, and yield the number dropped from each. Unacked messages remain."""
         end = self.manager.next_id
         for slot in list(self.manager.slots.values()):
             if self.deleted:

@@ -26,7 +26,7 @@ from broker.store.record import LEVEL_SHIFT
 _log = get_logger()
 
 SILENT_MS: Final = 60_000  # the least time between two log lines of a queue about unreadable due headers
-DEFAULT_PRIORITY: Final = 4  # that of messages without one in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
+DEFAULT_PRIORITY: Final = 4  # for messages without a priority in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
 PRIORITY_MAX: Final = 31
 
 
@@ -409,7 +409,7 @@ class Queue(QueueHead):
         return self.worker.serve_first(self)
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop all messages but the unacked ones over several turns, then call `done` with the number dropped."""
+        """Drop the ready and held messages over several turns, then call `done` with the number dropped."""
         dropped: list[int] = []
         self._ports.sliced.run(self._purge_slots(dropped), lambda: self._end_purge(dropped, done))
 
