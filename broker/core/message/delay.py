@@ -1,5 +1,4 @@
-"""The moment at which a held message is due: from its header x-delay, from a due header of its queue, or set by the
-broker.
+"""The moments at which held messages are due, as their headers state them.
 
 Source: the plugin rabbitmq_delayed_message_exchange.
 """
@@ -40,7 +39,7 @@ class DueHeader(NamedTuple):
 def due_headers(text: str) -> tuple[DueHeader, ...]:
     """Return the headers that a policy names: `NAME` or `NAME:FORMAT`, several with commas between them.
 
-    Raises: ValueError for an empty name and an unknown format.
+    Raises: ValueError for an empty name or an unknown format.
     """
     found = []
     for part in text.split(","):

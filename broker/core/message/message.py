@@ -1,6 +1,6 @@
 """A message in memory, its envelope, and its further routing keys.
 
-Content header and body remain the received bytes, and are decoded only on demand.
+Content header and body remain as received, and the header is decoded only on demand.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ class EnvelopeCache:
 class Envelope:
     """Exchange and routing key, with encoded forms that are computed once instead of per message.
 
-    Shapes: ``route`` is both as short strings, as in a basic.publish or a log record. ``suffix`` is ``route`` and the
-        octet that ends a frame: the end of the frame of a basic.deliver.
+    Shapes: ``route`` contains both as short strings, as in a basic.publish or a log record. ``suffix`` is the end of
+        the frame of a basic.deliver: ``route``, and the octet that ends a frame.
     """
 
     __slots__ = ("exchange", "key", "route", "suffix")
@@ -60,8 +60,8 @@ class Message(Recorded):
     """One published message, shared by every queue that accepted it.
 
     Shapes: ``header`` is the payload of the content header frame (class, weight, body size, flags, properties).
-    Units: ``charge`` is the memory in bytes that each slot with the message counts for it. ``timestamp_ms`` is when the
-        broker accepted it, on the broker's clock; its time to live starts then.
+    Units: ``charge`` is the memory in bytes that each slot counts for the message. ``timestamp_ms`` is when the broker
+        accepted it, on the broker's clock; its time to live starts then.
     """
 
     __slots__ = ("charge", "envelope", "facts")
@@ -89,7 +89,7 @@ class Message(Recorded):
 def new_message(
     envelope: Envelope, header: bytes, body: bytes, facts: HeaderFacts, now_ms: int, queues: int = 1
 ) -> Message:
-    """Return a message that is accepted now for a number of queues, which share the charge for its memory."""
+    """Return a message that is accepted now for a number of queues, which share the charge for header and body."""
     charge = OVERHEAD_BYTES + (len(header) + len(body)) // max(queues, 1)
     return Message(envelope, header, body, charge, facts, now_ms)
 
@@ -103,7 +103,7 @@ def charge_of(messages: list[Message]) -> int:
 
 
 def with_delivery_count(header: bytes, acquired: int, delivered: int) -> bytes:
-    """Return a content header with the number of times the message was returned, and the number of failed deliveries.
+    """Return a content header with the number of times the message was returned and the number of failed deliveries.
 
     Source: RabbitMQ 4.3, which sets no header for a count of 0.
     """
@@ -121,10 +121,10 @@ def further_keys(facts: HeaderFacts) -> list[str]:
 
 
 def carbon_copies(headers: dict[str, Any], key: str) -> list[str]:
-    """Return the routing keys in the header CC with which a message with this routing key was published.
+    """Return the routing keys in the header CC, if a message with this routing key was published with them.
 
-    The keys no longer apply once dead-lettering has replaced the routing key, although the header remains. That is the
-    case if the keys in the latest death differ from the message's own.
+    They no longer apply once dead-lettering has replaced the routing key, although the header remains. That is the case
+    if the keys in the latest death differ from the message's own.
     """
     keys = headers.get("CC")
     copies = [copy for copy in keys if isinstance(copy, str)] if isinstance(keys, list) else []

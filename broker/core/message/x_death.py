@@ -1,10 +1,9 @@
 """Deaths: the headers of a dead letter that state in which queue and why the message died.
 
-`x-death` is an array of tables, one for each queue and reason, the latest first. A publisher may send one, so it may
-contain anything; entries that are not tables are dropped.
+`x-death` is an array of tables, one for each queue and reason, the latest first. A publisher may send this header too,
+with any content; entries that are not tables are dropped.
 Source: RabbitMQ 4.3, mc:record_death/4 and rabbit_dead_letter:detect_cycles/3. RabbitMQ 4.3 counts only its own deaths.
-    This broker counts those in a publisher's header too, as 3.10 does, because clients republish a dead letter with
-    its headers.
+    This broker also counts those in a publisher's header, as 3.10 does: clients republish dead letters unchanged.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Death:
     time_s: int
 
     def event(self) -> Event:
-        """Return the death as a table, counted once."""
+        """Return the death as a table with a count of 1."""
         event: Event = {
             "count": 1,
             "reason": self.reason,
@@ -85,7 +84,7 @@ def past_deaths(headers: Mapping[str, Any]) -> list[Event]:
 
 
 def kind_of(event: Event) -> str:
-    """Return a key that deaths with equal queue and reason share, whatever the types that a publisher sent."""
+    """Return a key that is equal for deaths with equal queue and reason, whatever types a publisher sent."""
     return repr((event.get("queue"), event.get("reason")))
 
 
@@ -99,7 +98,7 @@ def count_again(event: Event) -> Event:
 def is_cycle(queue: str, events: Sequence[Event]) -> bool:
     """Return whether a dead letter with these deaths, the latest first, would cycle forever if it entered the queue.
 
-    It would if it has died there and if, since then, no consumer has rejected it.
+    It would if it died there and no consumer has rejected it, then or since.
     """
     for event in events:
         if event.get("reason") == "rejected":

@@ -15,13 +15,13 @@ FORMS: Final = "key=PATTERN, exchange=NAME, header:NAME=VALUE or body~TEXT"
 
 
 def every(texts: Sequence[str]) -> Condition:
-    """Return a condition that holds if all given conditions hold. Raises: ValueError."""
+    """Return a condition that holds if all of the conditions in the texts hold. Raises: ValueError."""
     conditions = [condition_of(text) for text in texts]
     return lambda message: all(condition(message) for condition in conditions)
 
 
 def condition_of(text: str) -> Condition:
-    """Return the condition that a text describes. Raises: ValueError, which lists the valid forms, for any other."""
+    """Return the condition that a text describes. Raises: ValueError for any other text."""
     if text.startswith("key="):
         return _key(text.removeprefix("key="))
     if text.startswith("exchange="):
@@ -38,7 +38,7 @@ def condition_of(text: str) -> Condition:
 
 
 def _key(pattern: str) -> Condition:
-    """Return the condition that the routing key matches a pattern, the binding key of a topic exchange."""
+    """Return the condition that the routing key matches a pattern, as in the binding key of a topic exchange."""
     words = parse_pattern(pattern).words
     return lambda message: words_match(words, split_words(message.envelope.key))
 

@@ -1,7 +1,7 @@
 """Moving messages from one queue to others of the vhost, a batch in each transaction of the log.
 
-A batch adds messages to their new queues and settles them in the old one, in one step of the loop and one log record.
-So clients see each message exactly once, and a crash leaves each message either in its old or in its new queues.
+A batch adds messages to their new queues and settles them in the old one, in one loop turn and one log record. So
+clients never see a message in both, and a crash leaves it either in its old queue or in its new ones.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from broker.core.queue.queue import Queue
 from broker.core.vhost import Vhost
 from broker.slots.slot import Slot
 
-# The limits of a batch, which keep it within two milliseconds.
+# The limits of a batch, which keep it within about two milliseconds.
 BATCH_EXAMINED: Final = 256  # messages that are compared with the condition
 BATCH_COPIES: Final = 100  # copies that are queued, at some ten microseconds each
 BATCH_BYTES: Final = 1 << 20  # octets of headers and bodies
@@ -35,7 +35,7 @@ class MoveTally:
     refused: int = 0
 
     def count(self, outcome: Outcome | None) -> None:
-        """Count an examined message; None is the outcome of a message that is not to be moved."""
+        """Count an examined message; None is the outcome for a message that is not to be moved."""
         self.examined += 1
         self.moved += outcome is Outcome.ACCEPTED
         self.unroutable += outcome is Outcome.UNROUTABLE
@@ -49,8 +49,8 @@ class MoveTally:
 
 class Move:
     """Move the messages that a queue contains when the move begins, in their order. Consumers continue; messages that
-    are unacked, or are delivered in the meantime, are not moved. Expired messages are left to expire. Shapes: with
-    `single_target`, the move ends when the target is full, because it would refuse all further messages.
+    are unacked, or are delivered before their turn, are not moved. Expired messages are left to expire.
+    Shapes: with `single_target`, the move ends once a message is refused.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Move:
 
     @property
     def remaining(self) -> int:
-        """How many more messages may be moved: none once the only target is full."""
+        """How many more messages may be moved: none once a single target has refused one."""
         if self.full:
             return 0
         return sys.maxsize if self._limit is None else self._limit - self.tally.moved
@@ -86,7 +86,7 @@ class Move:
         return self._find_placement(message) if self._wanted(message) else None
 
     def count(self, outcome: Outcome | None) -> None:
-        """Count an examined message; None is the outcome of a message that is not to be moved."""
+        """Count an examined message; None is the outcome for a message that is not to be moved."""
         self.tally.count(outcome)
         if outcome is Outcome.REFUSED:
             self.full = self.single_target
@@ -95,7 +95,7 @@ class Move:
         self.done = True
 
     def batch(self) -> tuple[Level, Slot] | None:
-        """Move a batch of messages, or set ``done``. Return the next slot if it is on disk: the caller must read it."""
+        """Move a batch of messages, or set ``done``. Return the slot that must be read from disk first, if any."""
         found = self._walk.find() if self.remaining else None
         if found is None:
             self.end()
@@ -132,13 +132,13 @@ class Move:
                 break
             self._walk.advance_past(slot, index)
             message = contents[index]
-            if message is None:  # it could not be read; that was logged
+            if message is None:  # it could not be read, which was logged
                 continue
             placement = None if is_expired(self.source, message, now_ms) else self.placement_of(message)
             outcome = None
             if placement is not None:
                 outcome = self._place(placement, message, level, slot, index)
-                if outcome is None:  # a consumer has it
+                if outcome is None:  # a consumer got it
                     continue
                 copies += max(len(placement.queues), 1)
             self.count(outcome)

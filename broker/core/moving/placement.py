@@ -26,12 +26,12 @@ class Outcome(Enum):
     UNROUTABLE = "unroutable"
     """The message is routed to no queue, or only to queues of taps."""
     REFUSED = "refused"
-    """A target queue is full and rejects publishes, or the user may not publish there."""
+    """A target queue is full and rejects publishes, or the user may not publish the message."""
 
 
 class Placement(NamedTuple):
     """A message as its target queues will store it. Shapes: with `delay_ms`, `exchange` holds the message for that time
-    instead. `refused` is set if the user may not publish there.
+    instead. `refused` is set if the user may not publish the message.
     """
 
     envelope: Envelope
@@ -62,7 +62,7 @@ def to_queue(queue: Queue) -> FindPlacement:
 
 
 def to_exchange(vhost: Vhost, exchange: Exchange, key: str | None, check: CheckPublish = permit_all) -> FindPlacement:
-    """Return a function that publishes messages to an exchange, with the routing key `key` or their own keys."""
+    """Return a function that places messages like publishes to an exchange, with the routing key `key` or their own."""
     envelopes = EnvelopeCache()
 
     def find_placement(message: Message) -> Placement:
@@ -89,8 +89,8 @@ def to_origin(
 ) -> FindPlacement:
     """Return a function that places dead letters into the queue in which they last died, or publishes them again to
     their exchange. The first entry of x-death names both; because a publisher may have invented it, `check` is called
-    for the exchange. The headers about deaths are removed, the expiration is restored, and x-replayed is counted up. A
-    message stays if it has not died, or if its last death is not for one of `reasons` or not in one of `died_in`.
+    for the exchange. `revived` edits the headers. A message stays if it has not died, or if its last death does not
+    match `reasons` or `died_in`.
     """
     envelopes = EnvelopeCache()
 
@@ -118,7 +118,7 @@ def to_origin(
 
 
 def _passes(check: CheckPublish, exchange: Exchange, keys: Sequence[str]) -> bool:
-    """Return whether a message may be published to an exchange with these keys."""
+    """Return whether the check permits a publish to an exchange with these routing keys."""
     try:
         check(exchange, keys)
     except ChannelError:
@@ -130,7 +130,7 @@ def place_message(
     vhost: Vhost, placement: Placement, body: bytes, *, take: Callable[[], bool] = lambda: True
 ) -> Outcome | None:
     """Add a message to all of its target queues or to none, and return the outcome. `take` removes it from its old
-    queue and returns whether the queue still had it; if not, return None and do nothing.
+    queue, and returns False if the queue no longer has it: then nothing is done, and None is returned.
     """
     if placement.refused:
         return Outcome.REFUSED

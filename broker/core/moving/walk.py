@@ -1,4 +1,4 @@
-"""Iterate over the ready messages of a queue, to remove some of them on an operator's order."""
+"""Iterate over the ready messages of a queue on an operator's order."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Walk:
     removed. It does not visit messages that are added later, so it ends even if visited messages are added again.
     Shapes: ``_levels`` is a stack of the levels to visit, each with the first message id that is not visited and a
         stack of its slots. ``_next_id`` is the next message to visit in the last level.
-    Cost: O(slots) for the whole walk; each call also takes the ready messages of the slots it examines, usually one.
+    Cost: O(slots) for the whole walk; each call also lists the ready messages of the slots it examines, usually one.
     """
 
     def __init__(self, queue: Queue) -> None:
@@ -30,7 +30,7 @@ class Walk:
         ]
 
     def find(self) -> tuple[Level, Slot, Sequence[int]] | None:
-        """Return the next slot with ready messages, its level and their indexes; None at the end of the walk.
+        """Return the next slot with ready messages, its level and their indexes, or None at the end of the walk.
 
         The slot may be on disk. Messages are returned again until `advance_past` is called with their indexes.
         """

@@ -1,4 +1,4 @@
-"""Consumers, which basic.consume creates, and the consumers of one channel, which share a prefetch."""
+"""The consumers that basic.consume creates, and what the consumers of one channel share."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _DELIVER: Final = b"\x00\x3c\x00\x3c"  # class 60, method 60
 UNLIMITED: Final = 1 << 30
 NO_BODIES: Final = 8  # a frame size without room for a body, so that a consumer appends each message separately
 HEADER_MAX_BYTES: Final = 256  # larger headers are not cached
-HEADS_MAX: Final = 256  # cached heads: one for each total length of exchange and routing key
+HEADS_MAX: Final = 256  # cached heads, one for each size of an envelope's suffix
 _END: Final = b"\xce"
 _OVERHEAD_BYTES: Final = 48  # the approximate size of a delivery without exchange, key, header and body
 TAGS: Final = 256
@@ -33,15 +33,15 @@ TAGS: Final = 256
 LAST_OCTETS: Final = [bytes((octet, 0)) for octet in range(TAGS)] * 2
 """The last octet of each tag with the redelivered octet, for two blocks: a batch may reach into the next block."""
 LAST_OCTETS_AGAIN: Final = [bytes((octet, 1)) for octet in range(TAGS)] * 2
-_FIRST_BLOCK: Final = bytes(7)  # idle channels share it
+_FIRST_BLOCK: Final = bytes(7)  # shared by idle channels
 
 
 class ChannelConsumers:
     """The consumers of one channel, their shared prefetch, and the deliveries that wait for an acknowledgement.
 
-    Units: ``prefetch_consumer`` applies to consumers that start later, ``prefetch_channel`` is shared by all of them,
-        as RabbitMQ interprets the bit global of basic.qos. 0 means no limit. ``outstanding`` counts the unacked
-        deliveries to consumers, without those of basic.get.
+    Units: ``prefetch_consumer`` is the prefetch of each new consumer, ``prefetch_channel`` that of all consumers
+        together, as RabbitMQ interprets the global flag of basic.qos. 0 means no limit. ``outstanding`` counts the
+        unacked deliveries to consumers, without those of basic.get.
     Invariant: ``sharing`` is set while the channel is queued to be served in the next turn.
     """
 
@@ -57,7 +57,7 @@ class ChannelConsumers:
         share: Callable[[ChannelConsumers], None],
         tally: DeliveryTally,
     ) -> None:
-        """`tally` is that of the vhost. `share` serves the queues of a channel in the next turn."""
+        """`tally` is that of the vhost. `share` schedules a channel, so that its queues are served in the next turn."""
         self._share = share
         self.connection = connection
         self.output_window = output_window
@@ -70,17 +70,17 @@ class ChannelConsumers:
         self.prefetch_consumer = 0
         self.prefetch_channel = 0
         self.sharing = False
-        self._header = self._content = b""  # the cached header and its `content_start`
-        self._block = 0  # the cached block of delivery tags
+        self._header = self._content = b""  # the last short header, and the result of `content_start` for it
+        self._block = 0  # the block of delivery tags whose octets are cached
         self._block_octets = _FIRST_BLOCK
 
     def room(self) -> int:
-        """Return how many more deliveries the channel's shared prefetch allows."""
+        """Return how many more deliveries the channel's shared prefetch allows, 0 or less if it is used up."""
         return self.prefetch_channel - self.outstanding if self.prefetch_channel else UNLIMITED
 
     def content_start(self, header: bytes, body_bytes: int) -> bytes:
-        """Return the frame of a content header and the head of the body's frame. The last one for a short header is
-        cached, because consecutive messages often share one header object.
+        """Return the frame of a content header and the head of the body's frame. The result for the last short header
+        is cached, because consecutive messages often share one header object.
         """
         if header is self._header:
             return self._content
@@ -93,7 +93,7 @@ class ChannelConsumers:
         return content
 
     def block_octets(self, block: int) -> bytes:
-        """Return the delivery tags of a block without their last octet. The last block is cached, because consecutive
+        """Return the octets that all delivery tags of a block share. The last result is cached, because consecutive
         deliveries have consecutive tags.
         """
         if block != self._block:
@@ -117,8 +117,8 @@ class ChannelConsumers:
             self._share(self)
 
     def take_turns(self) -> list[Queue]:
-        """Unpark the consumers and return the queue of each in the order of their turns: the consumer that was served
-        last is the last. Consumers of one queue are unparked in the order in which they were parked.
+        """Unpark the consumers, and return their queues in the order of their turns: the consumer that was served last
+        has the last turn. Consumers of one queue are unparked in the order in which they were parked.
         Cost: O(consumers), and a sort of the parked ones.
         """
         self.sharing = False
@@ -146,7 +146,7 @@ class Consumer(RingMember):
     """Deliver messages of one queue to a client, within the limits of the prefetch and the connection.
 
     Units: ``prefetch`` is in messages, 0 for no limit. ``timeout_ms`` is how long the client may leave a message
-        unacked: 0 means no limit, None the limit of the queue.
+        unacked: 0 means no limit, and None means the queue's limit.
     """
 
     __slots__ = ("_head", "_heads", "_shut", "_suffix_bytes", "_tag_bytes", "arguments", "connection", "no_ack",
@@ -172,7 +172,7 @@ class Consumer(RingMember):
         self.output_window = session.output_window
         self.no_ack = no_ack
         self.prefetch = prefetch
-        self._suffix_bytes = -1  # the cached argument of `deliver_head`
+        self._suffix_bytes = -1  # the last argument of `deliver_head`; `_head` is its result
         self._head = b""
         raw = tag.encode()
         self._tag_bytes = bytes((len(raw),)) + raw
@@ -180,7 +180,7 @@ class Consumer(RingMember):
         self.queue = queue
         self.arguments = arguments
         self.timeout_ms = timeout_ms
-        self._shut = 0  # calls of `shut` without their `open`
+        self._shut = 0  # the number of calls of `shut` that `open` has not undone
 
     @property
     def takes_replies(self) -> bool:
@@ -193,16 +193,14 @@ class Consumer(RingMember):
         return (self.queue.rules.consumer_timeout_ms or 0) if self.timeout_ms is None else self.timeout_ms
 
     def shut(self) -> None:
-        """Deliver nothing until `open`, which must follow each call: basic.consume is not answered yet, or the consumer
-        is draining.
-        """
+        """Deliver nothing until `open` has undone this call and all others."""
         if not self._shut:
             self.output_window = OutputWindow(self.connection)
             self.output_window.pause()
         self._shut += 1
 
     def open(self) -> None:
-        """Deliver again, unless another call of `shut` has no `open` yet."""
+        """Undo one call of `shut`; deliver again if it was the last one left."""
         self._shut -= 1
         if self._shut:
             return
@@ -219,8 +217,7 @@ class Consumer(RingMember):
         self.prefetch = prefetch
 
     def room(self) -> int:
-        """Return how many messages may be delivered now: 0 or less if a prefetch is used up, 0 if the client is not
-        reading or the consumer is shut.
+        """Return how many messages may be delivered now; 0 or less means none.
 
         A consumer without acks does not use up a prefetch, but waits while the channel's prefetch is used up.
         """
@@ -235,17 +232,17 @@ class Consumer(RingMember):
         return min(room, shared)
 
     def share(self) -> int:
-        """Return the consumer's part of its channel's prefetch, or 0 if there is none or the client is not reading."""
+        """Return an equal share of the channel's prefetch, or 0 if there is none or the output has no room."""
         session = self.session
         if not session.prefetch_channel or not self.output_window.has_room():
             return 0
         return max(1, session.prefetch_channel // max(1, len(session.consumers)))
 
     def deliver_head(self, suffix_bytes: int) -> bytes:
-        """Return the start of a basic.deliver frame up to the delivery tag, for a suffix of `suffix_bytes` bytes.
+        """Return the start of a basic.deliver frame, up to the delivery tag, given the size of the envelope's suffix.
 
         Source: AMQP 0-9-1, 4.2.3 (frame) and basic.deliver (60, 60): consumer-tag, delivery-tag, redelivered, exchange,
-        routing-key.
+            routing-key.
         """
         if suffix_bytes == self._suffix_bytes:
             return self._head
@@ -261,7 +258,7 @@ class Consumer(RingMember):
         return head
 
     def deliver_one(self, level: Level, slot: Slot, index: int) -> None:
-        """Deliver a message that was taken from its slot, for the first time; there is room for it. HOT."""
+        """Deliver a message for the first time. It was taken from its slot, and there is room for it. HOT."""
         session = self.session
         unacked = session.unacked
         contents = slot.contents

@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final
 
 BATCH_MESSAGES: Final = 256  # messages distributed at a time
-ROW_MESSAGES: Final = 16  # consecutive messages for each of very many consumers, if there are enough for all
+ROW_MESSAGES: Final = 16  # at most this many consecutive messages for each of many consumers
 
 
 class RingMember:
@@ -28,7 +28,7 @@ class RingMember:
         self.exclusive = exclusive
 
     def left(self) -> None:
-        """Reset the consumer's place, because it was removed from the ring."""
+        """Mark the consumer as not parked, because it is no longer part of a ring."""
         self.parked = 0
 
     def room(self) -> int:
@@ -36,7 +36,7 @@ class RingMember:
         raise NotImplementedError
 
     def share(self) -> int:
-        """Return how many messages the consumer may get in its turn even if other queues use up a shared prefetch."""
+        """Return the consumer's part of a prefetch that it shares with others, or 0 if it can use none."""
         return 0
 
     def cancelled_by_broker(self) -> None:
@@ -48,11 +48,12 @@ class ConsumerRing:
     """Order a queue's consumers by priority, and round robin within a priority. A consumer that was found without room
     is *parked*: it is not checked again until `unpark`. So the cost of a round depends on the number of consumers
     served, not on their total number.
-    Invariant: with a single active consumer, `active` is one of the consumers, if there are any. It remains active
-        until it is removed or yields: if a consumer with a higher priority is added to a ring that `yields`, the active
-        one receives nothing more, and the other becomes active once the first has no unacked messages. If there are
-        several consumers, each is on the ring of its priority while it is not `parked`; a single consumer needs no
-        ring. While the ring is `paused`, no consumer is served. Source: RabbitMQ 4.0, quorum queues.
+
+    A single active consumer remains active until it is removed or yields: in a ring that `yields`, it receives nothing
+    more once a consumer with a higher priority is added, and the latter becomes active when the former has no unacked
+    messages.
+    Invariant: if there are several consumers, each is on the ring of its priority or parked; a lone one needs no ring.
+    Source: RabbitMQ 4.0, quorum queues.
     """
 
     __slots__ = ("_active", "_consumers", "_lap", "_parkings", "_rings", "_rival", "_row", "_single_active", "_yields",
@@ -60,10 +61,10 @@ class ConsumerRing:
 
     def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
         # The attributes that every message reads are first, so that they occupy few cache lines.
-        self.alone: RingMember | None = None  # the only consumer, even if the ring is paused: most queues have one
+        self.alone: RingMember | None = None  # the only consumer, even while the ring is paused
         self._active: RingMember | None = None
         self._rival: RingMember | None = None  # a consumer with a higher priority, to which the active one yields
-        self.present = False  # whether there are consumers and the ring is not paused; read by each run of publishes
+        self.present = False  # whether there are consumers and the ring is not paused
         self.paused = False
         self._single_active = single_active
         self._yields = yields
@@ -89,7 +90,7 @@ class ConsumerRing:
         return self.alone is not None and self.alone.exclusive
 
     def add(self, consumer: RingMember) -> None:
-        """Add a consumer at the end of its priority's ring, after the one that was served last."""
+        """Add a consumer; it is the last of its priority to have a turn."""
         alone = self.alone
         self._consumers[consumer] = None
         self._count()
@@ -155,8 +156,8 @@ class ConsumerRing:
         return removed
 
     def able(self) -> bool:
-        """Return whether any consumer has room for a message now, and park those without room before the first such
-        consumer; the order of the others does not change.
+        """Return whether a message can be delivered to a consumer now. Consumers that are found without room may be
+        parked; the order of the others does not change.
         """
         if self.paused or self._is_yielding():
             return False
@@ -171,10 +172,10 @@ class ConsumerRing:
         return False
 
     def room(self, limit: int) -> int:
-        """Return for how many messages the consumers have room now, at most `limit`; the order does not change.
+        """Return for how many messages the consumers have room now, at most `limit`; the order does not change. A
+        prefetch that several consumers share is counted once for each of them.
 
-        Each of several consumers that share a channel's prefetch is counted with all of it.
-        Cost: O(consumers that are not parked), less if the first ones have room for `limit`.
+        Cost: O(consumers that are not parked).
         """
         if self.paused or self._is_yielding():
             return 0
@@ -190,8 +191,9 @@ class ConsumerRing:
         return room
 
     def share(self) -> int:
-        """Return how many messages a consumer may get in its turn even if other queues use up a shared prefetch. Cost:
-        O(1): only the first ROW_MESSAGES consumers are checked.
+        """Return the part of a shared prefetch that one of the consumers can use, or 0 if there is none.
+
+        Cost: O(1): only the first ROW_MESSAGES consumers are checked.
         """
         if self.paused:
             return 0
@@ -201,10 +203,10 @@ class ConsumerRing:
         return 0
 
     def next(self, ready: int) -> list[RingMember]:
-        """Return the consumers among which the next messages are distributed, in the order of their turns: those of the
-        highest priority that has a consumer with room, at most as many as the `ready` messages need. If the backlog is
-        long, each consumer gets several consecutive messages, which saves writes. If several are returned, `served`
-        must be called with the last one that got a message.
+        """Return the consumers that share the next messages, in the order of their turns: those with room, of the
+        highest priority that has any, and not more than the `ready` messages need. If the backlog is long, each gets
+        several consecutive messages, which saves writes. If several consumers are returned, the caller must call
+        `served` with the last one that got a message.
         Cost: O(priorities, and consumers returned and parked).
         """
         if self.paused or self._is_yielding():
@@ -228,9 +230,7 @@ class ConsumerRing:
         return []
 
     def served(self, consumer: RingMember) -> None:
-        """Record the consumer that was served last: the one after it is next. Cost: O(consumers served with it), or
-        O(consumers) if it has been removed.
-        """
+        """Record the consumer that was served last: the one after it is next. Cost: O(consumers) at most."""
         ring = self._rings.get(consumer.priority)
         if ring is None or consumer.parked:
             return
@@ -254,8 +254,8 @@ class ConsumerRing:
         self._rival = best if yields else None
 
     def _is_yielding(self) -> bool:
-        """Return whether the active consumer receives nothing more, because it yields to another one; make the other
-        one active once the first has no unacked messages.
+        """Return whether the active consumer is yielding, and so receives nothing more. Once it has no unacked
+        messages, the other consumer becomes active.
         """
         if self._rival is None or self._active is None:
             return False
@@ -265,7 +265,7 @@ class ConsumerRing:
         return False
 
     def _able(self, ring: deque[RingMember], limit: int) -> list[RingMember]:
-        """Return up to `limit` consumers with room, and park the ones without room before them."""
+        """Return up to `limit` consumers with room, and park those without room that precede them."""
         able: list[RingMember] = []
         for _ in range(len(ring)):
             consumer = ring.popleft()

@@ -1,5 +1,5 @@
-"""The moments at which the messages of a holding level are due: each message is indexed if it is due soon, and
-otherwise only the first message of its slot. So the memory grows with the slots, not with the messages.
+"""An index of the moments at which the messages of a holding level are due. It contains messages that are due soon, and
+the next moment of each slot, so that its memory grows with the number of slots rather than of messages.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from broker.slots.states import Fill
 
 Moment = tuple[int, int]  # when a message is due, in ms, and its id: messages are released in this order
 
-NEAR_MAX: Final = 65_536  # indexed messages of all sealed slots, at about 150 bytes each, ...
-NEAR_MIN_SLOT: Final = 4  # ... but at least this many of each slot
+NEAR_MAX: Final = 65_536  # about this many messages of sealed slots are indexed, at about 150 bytes each
+NEAR_MIN_SLOT: Final = 4  # at least this many messages of a sealed slot are indexed at a time
 AHEAD_MS: Final = 1000  # messages of an open slot are indexed if they are due within this time
 _NONE: Final[Moment] = (-1, -1)
 _BEYOND: Final = 1 << 63  # above every message id
@@ -22,7 +22,7 @@ _BEYOND: Final = 1 << 63  # above every message id
 
 class SlotMoments:
     """The moments of one slot. Invariant: each ready message up to ``horizon`` was indexed. ``next`` is the first
-    moment after it, perhaps of a message that has been removed, or None if there is none.
+    moment after the horizon, perhaps that of a message that has been removed, or None if there is none.
     """
 
     __slots__ = ("horizon", "next", "slot")
@@ -33,9 +33,9 @@ class SlotMoments:
         self.next: Moment | None = None
 
     def advance(self, moments: Iterable[Moment], now_ms: int, share: int) -> list[Moment]:
-        """Advance the horizon and return the moments that it passes. In an open slot it advances to AHEAD_MS after
-        `now_ms`, because messages will be added; in a sealed slot it passes at most `share` moments. Shapes: `moments`
-        are those of the slot's ready messages.
+        """Advance the horizon and return the moments that it passes. In an open slot, to which messages will be added,
+        it advances to AHEAD_MS after `now_ms`; in a sealed slot it passes at most `share` moments.
+        Shapes: `moments` are those of the slot's ready messages.
         """
         horizon = self.horizon
         beyond = [moment for moment in moments if moment > horizon]
@@ -57,16 +57,16 @@ class SlotMoments:
 class DueMoments:
     """The moments of one holding level.
 
-    Invariant: every ready message is indexed until it is taken, or is not due before its slot's ``next``. The index
-        contains a removed message until it would be due.
+    Invariant: every ready message that has not been taken is indexed, or is not due before its slot's ``next``. A
+        removed message may remain in the index until it would be due.
     Cost: O(log n) amortised to add and to take, for n slots and indexed messages; O(m log m) to index the next messages
         of a slot of m messages, which is rare.
     """
 
     def __init__(self) -> None:
         self._by_first: dict[int, SlotMoments] = {}
-        self._near: list[tuple[int, int, Slot]] = []  # heap
-        self._slots: list[tuple[int, int, SlotMoments]] = []  # heap of each slot's `next`, and of former values
+        self._near: list[tuple[int, int, Slot]] = []  # a heap
+        self._slots: list[tuple[int, int, SlotMoments]] = []  # a heap of each slot's `next`, and of outdated values
 
     @property
     def next_ms(self) -> int | None:
@@ -93,7 +93,7 @@ class DueMoments:
             self._set_next(self._by_first.setdefault(slot.first, SlotMoments(slot)), first)
 
     def hidden(self, now_ms: int) -> SlotMoments | None:
-        """Return the slot that must be indexed before `take`, because it may contain the first due message, or None."""
+        """Return a slot that must be indexed before `take`, because it may contain the first due message, or None."""
         first = self._first_slot()
         if first is None or first[0] > now_ms or (self._near and self._near[0] < first[:2]):
             return None

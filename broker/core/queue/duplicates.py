@@ -16,14 +16,14 @@ from broker.slots.slot import Slot
 from broker.slots.states import Tenure
 
 _OCTETS: Final = bytes([len(DEDUPLICATION_HEADER)]) + DEDUPLICATION_HEADER.encode()
-CHECKS_MAX: Final = 64  # entries that are checked when one is added ...
-CURRENT_MAX: Final = 2  # ... until this many are found that are still needed
+CHECKS_MAX: Final = 64  # when an entry is added, at most this many others are checked
+CURRENT_MAX: Final = 2  # the check ends after this many entries that are still needed
 
 _Entry = tuple[Slot, int, int | None]
 
 
 def value_digest(value: Any) -> bytes:
-    """Return a 16-octet digest of a header value, including its type."""
+    """Return a 16-octet digest of a header value and its type."""
     return blake2b(f"{type(value).__name__} {value!r}".encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
@@ -40,10 +40,9 @@ def digest_of(message: Message) -> bytes | None:
 
 class Duplicates:
     """Store the slot and index of the message with each value of the header. The slot knows whether the message is
-    still ready or unacked, so nothing has to be done when messages are settled, dropped, expired or purged.
-    Units: ``dropped`` counts the messages that the queue did not accept because they were duplicates.
-    Invariant: adding a message removes entries of settled or expired messages, so that these never greatly outnumber
-        the others. ``_order`` contains each key of ``_entries`` once.
+    still ready or unacked, so nothing has to be done when a message leaves the queue.
+    Units: ``dropped`` counts messages that were not accepted because they were duplicates.
+    Invariant: ``_order`` contains each key of ``_entries`` once.
     Cost: some 250 bytes for each entry.
     """
 
@@ -58,13 +57,13 @@ class Duplicates:
         return entry is not None and _waits(entry, now_ms)
 
     def stops(self, digest: bytes, now_ms: int) -> bool:
-        """Return whether the queue has a message with this value; if so, count another one as dropped."""
+        """Return whether the queue has a message with this value; if so, count the new message as dropped."""
         stops = self.knows(digest, now_ms)
         self.dropped += stops
         return stops
 
     def note(self, digest: bytes, slot: Slot, index: int, expires_ms: int | None, now_ms: int) -> None:
-        """Record the slot and index of a message that the queue has accepted."""
+        """Record the slot and index of a message that the queue has accepted, and remove some outdated entries."""
         entries, order = self._entries, self._order
         current = 0
         for _ in range(min(CHECKS_MAX, len(order))):

@@ -19,13 +19,13 @@ from broker.core.queue.rules import DROP_HEAD, QueueRules
 from broker.slots.slot import Slot, dense
 from broker.slots.states import Owner, Tenure
 
-# Where messages expire: at one head for all levels, at the front of the lane, or at the front of a level, by its index.
-WHOLE: Final = -2
-RETURNED: Final = -1
+# Messages expire at one of these heads, or at the front of one level, given by its index in `levels`.
+WHOLE: Final = -2  # the head of all levels together
+RETURNED: Final = -1  # the front of the lane
 
 
 class Returned:
-    """Consecutive messages of one slot in the lane; those before `indexes[at]` have left the lane."""
+    """An entry of a ReturnLane: messages of one slot. Those before `indexes[at]` have left the lane."""
 
     __slots__ = ("at", "indexes", "priority", "slot")
 
@@ -37,8 +37,8 @@ class Returned:
 
 
 class ReturnLane:
-    """Queue the messages that are delivered before all others. Each is stored as its slot and index; those that are no
-    longer ready, because a limit or an operator removed them, for instance, are skipped.
+    """Queue the messages that are delivered before all others. Each is stored as its slot and index, and skipped if it
+    is no longer ready.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class ReturnLane:
         entries.append(Returned(priority, slot, indexes))
 
     def put_back(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Add one or more messages that were taken but not sent at the front."""
+        """Add one or more messages of a slot at the front, because they were taken but not sent."""
         self._entries.appendleft(Returned(priority, slot, indexes))
 
     def front(self) -> Returned | None:
@@ -75,7 +75,7 @@ class ReturnLane:
         return None
 
     def ready(self, limit: int) -> Sequence[int]:
-        """Return up to `limit` next messages, all of the entry that `front` has returned."""
+        """Return the indexes of up to `limit` ready messages of the entry that `front` has returned."""
         entry = self._entries[0]
         slot, indexes = entry.slot, entry.indexes
         found: list[int] = []
@@ -87,7 +87,7 @@ class ReturnLane:
         return dense(found) if found else found
 
     def remove(self, indexes: Sequence[int]) -> None:
-        """Remove the messages that `ready` returned, because they are taken."""
+        """Remove the messages that `ready` returned, because they have been taken."""
         entry = self._entries[0]
         entry.at = bisect_right(entry.indexes, indexes[-1], entry.at)
         if entry.at == len(entry.indexes):
@@ -101,11 +101,7 @@ def expired_among(
     expires_ms: Callable[[Message], int | None],
     now_ms: int,
 ) -> list[int]:
-    """Return the indexes of a slot's messages that expired before `now_ms`. HOT.
-
-    Shapes: `expires_ms` is called for messages that have an expiration, and for all messages of a queue with a
-        `ttl_ms`.
-    """
+    """Return the subset of `indexes` whose messages expired before `now_ms`. HOT."""
     expired: list[int] = []
     for index in indexes:
         message = contents[index]
@@ -119,10 +115,10 @@ def expired_among(
 class QueueHead(LevelOwner):
     """The head of a queue: its next messages, expiry and length limits; one slot is read from disk at a time.
 
-    Shapes: `levels` contains one level per priority, the lowest first. `_lane` orders the messages returned to a
-        `strict` queue, and messages that became due in any queue; it may be None while there are none. `_from_lane` are
-        the indexes that the last `take` removed from it. `holding` holds messages until they are due. `serving` is set
-        while the worker delivers from the queue.
+    Shapes: `levels` are in ascending order of priority. `_lane` orders the messages returned to a `strict` queue, and
+        messages that became due in any queue; it may be None while there are none. `_from_lane` contains the indexes
+        that the last `take` removed from the lane. `holding` holds messages until they are due. `serving` prevents
+        nested deliveries from the queue.
     """
 
     __slots__ = ("_from_lane", "_lane", "_ports", "_pressing", "_reading", "deleted", "holding", "level", "levels",
@@ -177,7 +173,7 @@ class QueueHead(LevelOwner):
         self._lane.append(priority, slot, indexes)
 
     def put_back(self, level: Level, slot: Slot, indexes: Sequence[int]) -> None:
-        """Put back messages of the last `take`, because they were not sent, so that they are next again."""
+        """Put back messages of the last `take` that were not sent, so that they are next again."""
         level.manager.put_back(slot, indexes)
         if self._from_lane and (again := [index for index in indexes if index in self._from_lane]):
             if self._lane is None:
@@ -185,7 +181,7 @@ class QueueHead(LevelOwner):
             self._lane.put_back(level.priority, slot, again)
 
     def _returned(self) -> tuple[Level, Slot] | None:
-        """Requeue returned messages; return the level and slot of the lane's first message, or None if it is empty."""
+        """Requeue returned messages; return the level and slot of the first message in the lane, or None."""
         if not self.laned:
             return None
         for level in self.levels:
@@ -201,7 +197,7 @@ class QueueHead(LevelOwner):
         raise AssertionError(f"no level has the priority {entry.priority}")
 
     def take(self, level: Level, slot: Slot, limit: int) -> Sequence[int]:
-        """Take and return up to `limit` messages of the slot that `lease` returned."""
+        """Take up to `limit` messages of the slot that `lease` returned, and return their indexes."""
         lane = self._lane
         entry = None if lane is None else lane.front()
         if lane is None or entry is None or entry.slot is not slot:
@@ -214,8 +210,8 @@ class QueueHead(LevelOwner):
         return indexes
 
     def lease_to(self, owner: Owner) -> tuple[Level, Slot] | None:
-        """Lease the slot with the next message to a worker: of the lane, or else of the highest level with messages.
-        Return None if no slot can be leased.
+        """Lease the slot with the next message to a worker: the first message in the lane, or else in the highest level
+        that has any. Return None if no slot can be leased.
         """
         found = self._returned()
         if found is not None and found[0].manager.lease(found[1], owner):
@@ -250,7 +246,7 @@ class QueueHead(LevelOwner):
         return at_ms > now_ms
 
     def check_expiry_at(self, at_ms: int) -> None:
-        """Schedule a check of the head, because a message may expire."""
+        """Schedule a check of the head for the moment at which a message may expire."""
         self.timed = True
         self._ports.deadlines.set(self, at_ms, self.check_expiry)
 
@@ -275,7 +271,7 @@ class QueueHead(LevelOwner):
 
     def enforce(self) -> None:
         """Serve consumers, then drop messages from the head until the queue is within its limits. If the turn's share
-        is used up, continue in the next turn; publishers wait until then. If a slot must be read, continue afterwards.
+        is used up, or a slot must be read from disk first, continue later.
         """
         if not self._over():
             return
@@ -313,8 +309,8 @@ class QueueHead(LevelOwner):
                 self._pressing = False
 
     def _drop(self, count: int, held: Level | None) -> int:
-        """Drop up to `count` messages of the first slot, of the holding level `held` if given, and return how many.
-        Return 0 if dead letters need the slot and it must be read from disk first. There must be a message.
+        """Drop up to `count` messages of the first slot, and return their number. `held` is the holding level if only
+        held messages are left. Return 0 if dead letters need the slot and it must be read from disk first.
         """
         level, slot = (held, held.manager.front()) if held is not None else self._returned() or self._front()
         assert slot is not None
@@ -347,13 +343,13 @@ class QueueHead(LevelOwner):
     def _was_read(self) -> None:
         self._reading = False
         if not self.deleted:
-            self.check_expiry()  # one of the two waited for the slot
+            self.check_expiry()  # this check or `enforce` has waited for the slot
             self.enforce()
 
     def _drop_expired_first(self, now_ms: int) -> int | None:
-        """Drop expired messages up to the first that has not expired, and return when that one expires. The lane, and
-        each level of a strict queue, have heads of their own: return the earliest moment. Return `now_ms` if the turn's
-        share is used up, or None if no message at a head expires or a slot must be read first.
+        """Drop expired messages up to the first that has not expired, and return when that one expires. If there are
+        several heads (the lane, and each level of a strict queue), return the earliest moment. Return `now_ms` if the
+        turn's share is used up, or None if no message at a head expires or a slot must be read first.
         """
         if not self.laned:
             return self._drop_expired_at(WHOLE, now_ms)
@@ -391,7 +387,7 @@ class QueueHead(LevelOwner):
             level.dead_letter(slot, indexes, "expired")
 
     def _count_expired(self, contents: Sequence[Message | None], indexes: Sequence[int], now_ms: int) -> int:
-        """Return how many messages have expired before the first that has not."""
+        """Return the number of expired messages that precede the first one that has not expired."""
         for count, index in enumerate(indexes):
             message = contents[index]
             at_ms = None if message is None else self.expires_ms(message)
@@ -400,7 +396,7 @@ class QueueHead(LevelOwner):
         return len(indexes)
 
     def _at(self, place: int) -> tuple[Level, Slot | None]:
-        """Return the level and the slot of a head; the slot is None if there is no message."""
+        """Return the level and the slot of a head; the slot is None if the head has no message."""
         if place == WHOLE:
             return self._front()
         if place >= 0:
@@ -409,7 +405,7 @@ class QueueHead(LevelOwner):
         return self._returned() or (self.levels[0], None)
 
     def _first(self, place: int, slot: Slot, limit: int) -> Sequence[int]:
-        """Return up to `limit` messages at a head, whose first message is in the slot."""
+        """Return the indexes of up to `limit` messages at a head, all in the given slot."""
         if place == WHOLE:
             return slot.front(limit)
         if place >= 0:

@@ -1,8 +1,8 @@
 """A holding level: messages that wait until they are due, and their release in the order of their due moments.
 
 An x-delayed-message exchange has a holding queue with such a level. A queue whose messages wait for a retry, or until a
-time in a header, has one in addition to its other levels. The messages of a holding level are ready in its slots, so
-they are stored, paged out, counted and purged like all others.
+time in a header, has one in addition to its other levels. Held messages are ready messages of the slot manager, so they
+are stored, paged out, counted and purged like all others.
 """
 
 from __future__ import annotations
@@ -27,20 +27,19 @@ _log = get_logger()
 
 RELEASE_SHARE: Final = 4  # units of the turn's share for one due message
 INDEX_SHARE: Final = 16  # units for indexing the next messages of a slot
-FETCH_MESSAGES: Final = 256  # due messages read from disk at once, about a turn's share, ...
-FETCH_BYTES: Final = 4 << 20  # ... unless they are larger than this; at least one is read
+FETCH_MESSAGES: Final = 256  # at most this many due messages are read from disk at once
+FETCH_BYTES: Final = 4 << 20  # the size of the messages read at once, unless a single one is larger
 Place = tuple[Slot, int]  # a slot, and the index of a message
 _FOR_EVER: Final = 1 << 62  # later than every moment
 
 
 class Holding:
-    """Release the messages of one holding level when they are due. Slots are not read from disk for that: their entries
-    in the queue log show which messages are due next, and many due messages are read at once.
+    """Release the messages of one holding level when they are due. Whole slots are not read from disk for that: their
+    entries in the queue log show which messages are due next, and many due messages are read at once.
     Units: ``_early`` is the number of messages that remain to be released early for an operator. ``_last_ms`` is the
         latest due moment of all messages held since the level was last empty.
-    Invariant: messages are released in the order of their moments. After startup, nothing is released until the first
-        moment of each existing slot is known.
-    Cost: the memory of DueMoments, and of up to FETCH_MESSAGES messages or FETCH_BYTES.
+    Invariant: after startup, nothing is released until the first moment of each existing slot is known.
+    Cost: the memory of DueMoments and of one batch of due messages.
     """
 
     def __init__(self, ports: QueuePorts[Level, Any], level: Level) -> None:
@@ -59,23 +58,23 @@ class Holding:
 
     @property
     def next_ms(self) -> int | None:
-        """When the next message is due, or None if there is none or this is not known yet."""
+        """The earliest moment at which a message may be due, or None if there is none or it is not known yet."""
         return self._moments.next_ms if self.count else None
 
     @property
     def last_ms(self) -> int | None:
-        """When the last message is due at the latest, or None if there is none or this is not known yet."""
+        """The latest moment at which a message may be due, or None if there is none or it is not known yet."""
         return self._last_ms or None if self.count else None
 
     @abstractmethod
     def send(self, held: Message, returns: ReturnRun | None) -> None:
-        """Send a due message to its destination. Shapes: `returns` states how often it was returned, if it was."""
+        """Send a due message to its destination. `returns` states how often it was returned, or is None."""
 
     def keep(self, message: Message, due_ms: int, number: bytes = b"", returns: ReturnRun | None = None) -> Place:
         """Hold a message until it is due, and return its slot and index.
 
-        Shapes: `number` is a producer's sequence number, to be prepended to the targets in the record; `returns` is as
-            for `send`.
+        Shapes: `number` is a producer's sequence number, which precedes the targets in the record, or empty. `returns`
+            is passed to `send` later.
         """
         self._forget_purged()
         slot, index = self._ports.accept(message, self.level, due_ms, number)
@@ -151,7 +150,7 @@ class Holding:
         """Index the next messages of a slot."""
         slot = known.slot
         if known.next is not None and known.next[0] > now_ms:
-            now_ms = known.next[0]  # an operator has its messages released early
+            now_ms = known.next[0]  # messages are released early on an operator's order
         if _is_gone(slot):
             self._moments.forget(slot)
         elif slot.contents is None:
@@ -186,7 +185,7 @@ class Holding:
             self._were_fetched(batch, {})
 
     def _were_fetched(self, batch: Sequence[tuple[int, int, Slot]], found: Mapping[int, Message | None]) -> None:
-        """Queue the due messages for release, up to the first that is still on disk; the others are read later."""
+        """Queue the due messages for release, up to the first one that was not read; put back the rest."""
         self._reading = False
         if self.level.deleted:
             return
@@ -204,7 +203,7 @@ class Holding:
     # -- release ------------------------------------------------------------------------------------------------------
 
     def _release_fetched(self) -> None:
-        """Release the due messages in memory. Their settlements and their new records are one transaction."""
+        """Release due messages that are in memory. Their settlements and their new records are one transaction."""
         deadlines, level = self._ports.deadlines, self.level
         with self._ports.transaction():
             while self._fetched and deadlines.units_left > 0:
@@ -214,7 +213,7 @@ class Holding:
 
     def _release(self, message_id: int, slot: Slot, message: Message | None) -> None:
         level, index = self.level, message_id - slot.first
-        if _is_gone(slot) or index in slot.acks:  # purged
+        if _is_gone(slot) or index in slot.acks:  # it was purged
             return
         self._early = max(0, self._early - 1)
         returns = slot.returns_of((index,))

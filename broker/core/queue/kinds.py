@@ -1,4 +1,4 @@
-"""The kinds of queues of a standalone broker. Internal queues are stored, counted and listed like all others.
+"""The kinds of queues of a standalone broker. Internal queues are stored like all others.
 
 The queue of a tap is not bound to its exchange: clients see no binding, and an exchange that is deleted and declared
 again still has its taps. A stream queue gets the messages that an exchange forwards to other brokers of an overlay.
@@ -69,8 +69,7 @@ class MqttQueue(InternalQueue):
 class SeenQueue(Queue):
     """The values that an exchange has seen in the header x-deduplication-header.
 
-    For each value there is a message whose body is the value's digest; the value is forgotten when the message expires,
-    or is dropped because the queue is full.
+    Each value has a message whose body is the value's digest; the value is forgotten when its message leaves the queue.
     """
 
     is_internal = True
@@ -83,7 +82,7 @@ class SeenQueue(Queue):
         return known is not None and known.stops(value_digest(value), self._ports.clock.now_ms)
 
     def repeats(self, message: Message) -> bool:
-        """Return True, so that a routed message does not enter: the poster adds what `noted` returns for it."""
+        """Return True, because no routed message enters the queue: the poster adds the result of `noted` instead."""
         return True
 
     def noted(self, message: Message) -> Message:
@@ -102,7 +101,7 @@ class SeenQueue(Queue):
         return message.body
 
     def expires_ms(self, message: Message) -> int | None:
-        """Return when a value is forgotten: a time in its message overrides the time of the exchange."""
+        """Return when a value is forgotten, or None if never. A time in its message overrides that of the exchange."""
         own_ms = message.facts.expiration_ms
         return super().expires_ms(message) if own_ms is None else message.timestamp_ms + own_ms
 

@@ -1,7 +1,7 @@
 """A level of a queue: dense message ids, a slot manager, and a number in the store.
 
 A queue has one level, or one per priority, and another one if it holds messages until they are due. A level settles,
-requeues and dead-letters delivered messages, and collects these changes for the log.
+requeues and dead-letters delivered messages, and logs these changes.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ _log = get_logger()
 
 HOLDING_PRIORITY: Final = 256  # the priority of a holding level, above every priority of a message
 POISON: Final = "delivery_limit"  # the reason for which a poisoned message is dead-lettered
-BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's budget is checked again
-RETURN_UNITS: Final = 4  # least cost of requeueing messages of one slot, in units of the turn's share
-CATCH_UP_SLOTS: Final = 16  # at most this many slots are requeued before the next delivery
+BATCH_MESSAGES: Final = 100  # messages dead-lettered or dropped before the turn's share is checked again
+RETURN_UNITS: Final = 4  # the least cost of requeueing messages of one slot, in units of the turn's share
+CATCH_UP_SLOTS: Final = 16  # the messages of at most this many slots are requeued before the next delivery
 RUN_MIN: Final = 64  # at least this many consecutive settled messages get a log record of their own
 
-_serials: Final = count()  # a tie-breaker, so that returned messages are never compared
+_serials: Final = count()  # a tie-breaker, so that the heap never compares slots
 
 
 class Level:
     """One level of a queue.
 
     Shapes: ``before_next``, if set, is called once, with the level, before the next message gets its id, and may append
-        a message itself. ``returning`` is a heap, by slot, of unacked messages to be requeued in this turn or a later
-        one, before any later message is delivered; each entry states whether the delivery failed.
+        a message itself. ``returning`` is a heap, by slot, of returned messages that are not yet requeued; each entry
+        states whether the delivery failed.
     Invariant: ``number`` identifies the level in the store and is never reused. Every message of a level with
         ``persists_all`` has a record in the log, whatever its delivery mode.
     """
@@ -100,7 +100,7 @@ class Level:
 
     @property
     def store(self) -> VhostStore:
-        """The store that has its paged-out messages."""
+        """The store that contains the level's paged-out messages."""
         return self._ports.store
 
     @property
@@ -147,10 +147,10 @@ class Level:
     # -- append -------------------------------------------------------------------------------------------------------
 
     def append(self, messages: list[Message], charge_bytes: int = 0, *, recorded: bool = False) -> None:
-        """Append messages; the first gets the id `manager.next_id`. HOT.
+        """Append messages, with consecutive ids. HOT.
 
         Shapes: either all messages are `recorded` in the log for this level, or none is. `charge_bytes` is the sum of
-            their charges, if the caller has it.
+            their charges, or 0 if the caller does not have it.
         """
         if self.before_next is not None:  # a caller that has recorded the messages has already called it
             self.run_before_next()
@@ -193,7 +193,7 @@ class Level:
                 queue.wake_worker()
 
     def _note_records(self, slot: Slot, at: int, *, recorded: bool) -> None:
-        """Record, from an index of a slot on, whether messages have log records."""
+        """Record whether the messages from an index of a slot on have log records."""
         next_id = self.manager.next_id
         while True:
             if not recorded:
@@ -209,9 +209,7 @@ class Level:
     # -- delivered messages -------------------------------------------------------------------------------------------
 
     def settle(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle messages that were acked, dropped, or delivered without acks. The settlements of messages that have a
-        record are logged at the end of the loop turn.
-        """
+        """Settle taken messages. If they have a record, their settlements are logged by the end of the loop turn."""
         if self.deleted:
             return
         if self.durable:
@@ -234,9 +232,9 @@ class Level:
     def dead_letter(self, slot: Slot, indexes: Sequence[int], reason: str, *, at_once: bool = True) -> None:
         """Settle taken messages, and dead-letter them if the queue has a dead letter exchange or keeps poisoned ones.
 
-        Messages on disk remain unacked until they are read, unless they are only settled. A dead letter is recorded
+        Messages to be dead-lettered that are on disk remain unacked until they are read. A dead letter is recorded
         before the settlement of its source: a crash in between duplicates the message, but does not lose it. Without
-        `at_once`, the work on messages in memory is divided into turns, and continues even if the queue is deleted.
+        `at_once`, the work on messages in memory is divided into turns.
         """
         if self.deleted or slot.tenure is Tenure.DELETED or not indexes:
             return
@@ -278,9 +276,7 @@ class Level:
         return self._wants_poisoned and can_keep_poisoned(self.queue.name)
 
     def _remove_poisoned(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Dead-letter messages that exceed the delivery limit, move them to the queue of poisoned messages, or drop
-        them.
-        """
+        """Dead-letter poisoned messages, move them to the queue of poisoned messages, or drop them."""
         remove = partial(self.dead_letter, slot, indexes, POISON, at_once=False)
         if self.queue.rules.dead_letter_exchange is not None or not self._wants_poisoned:
             remove()
@@ -294,8 +290,8 @@ class Level:
             remove()
 
     def requeue(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Requeue messages in their place, marked redelivered, or hold them for a delayed retry; remove those that
-        exceed the delivery limit. A message is lost if it is missing from a slot that was read from disk.
+        """Requeue messages, marked redelivered, or hold them for a delayed retry; remove those that exceed the delivery
+        limit. Messages that could not be read from disk are lost.
         """
         if self.deleted:
             return
@@ -330,7 +326,7 @@ class Level:
         self.queue.returned()
 
     def _hold(self, slot: Slot, indexes: Sequence[int], *, failed: bool) -> None:
-        """Move returned messages to the queue's holding level until their next delivery is due.
+        """Move returned messages to the queue's holding level until they are due for another delivery.
 
         Messages on disk remain unacked until they are read.
         """
@@ -358,7 +354,7 @@ class Level:
         heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
-        """Requeue the first returned messages of one slot, all failed or none, and return the cost in units."""
+        """Requeue returned messages of the first slot, all of them failed or none, and return the cost in units."""
         returning = self.returning
         first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]
@@ -370,9 +366,10 @@ class Level:
         return RETURN_UNITS + len(parts) // RETURN_UNITS
 
     def catch_up(self) -> None:
-        """Requeue the returned messages of slots up to that of the first ready message, in a strict queue of all slots.
+        """Requeue returned messages that must precede the next delivery: those of the slots up to that of the first
+        ready message, or of all slots in a strict queue.
 
-        Cost: at most CATCH_UP_SLOTS slots; usually one if the queue is not strict.
+        Cost: at most CATCH_UP_SLOTS slots in one call; usually one if the queue is not strict.
         """
         for _ in range(CATCH_UP_SLOTS):
             if not self.returning:
@@ -383,14 +380,14 @@ class Level:
             self._ports.deadlines.spend(self.return_next())
 
     def doubt(self, first: int) -> None:
-        """Mark the messages from an id on as possibly delivered before a crash, and so as redelivered."""
+        """Mark the messages from an id on as redelivered, because they may have been delivered before."""
         for slot in reversed(self.manager.slots.values()):
             slot.doubt(first)
             if slot.first <= first:
                 return
 
     def lose(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Settle ready messages anywhere in the level, because they were dropped, moved, released or are unreadable."""
+        """Settle ready messages anywhere in the level without delivering them."""
         self.manager.lose(slot, indexes)
         if self.durable:
             self._note_settled(slot, indexes)
@@ -398,7 +395,7 @@ class Level:
     def lose_sealed(self, end: int) -> None:
         """Settle all messages below the id `end`, and let the next message have at least that id.
 
-        Invariant: nothing was published since startup.
+        Invariant: nothing has been published to the level since startup.
         """
         if self.manager.next_id < end:
             self.manager.skip_to(end)
@@ -409,7 +406,7 @@ class Level:
                 self.lose(slot, indexes)
 
     def purge(self) -> Iterator[int]:
-        """Drop the ready messages slot by slot, and yield the number dropped; unacked messages are not affected."""
+        """Drop the ready messages slot by slot, and yield the number dropped from each. Unacked messages remain."""
         end = self.manager.next_id
         for slot in list(self.manager.slots.values()):
             if self.deleted:
@@ -424,7 +421,7 @@ class Level:
             yield len(indexes)
 
     def log_settlements(self) -> None:
-        """Log the messages that were settled in this loop turn: long runs in a record each, all others in one."""
+        """Log the settlements of this loop turn: each long run in a record of its own, all others in one."""
         pending, self._pending = self._pending, []
         if not pending or self.deleted:
             return
@@ -457,7 +454,7 @@ class Level:
     # -- sizes --------------------------------------------------------------------------------------------------------
 
     def limit_bytes(self, *, limited: bool) -> None:
-        """Start or stop to count the bytes of ready messages: they are counted while the queue is limited in bytes."""
+        """Count the bytes of ready messages if the queue is limited in bytes, otherwise stop counting them."""
         counting = self.manager.sizes is not None
         if limited and not counting:
             self._count_sizes()
@@ -470,7 +467,7 @@ class Level:
             self._ports.measure(self, slot)
 
     def _note_settled(self, slot: Slot, indexes: Sequence[int]) -> None:
-        """Collect the messages that have a record, so that their settlement is logged at the end of the loop turn."""
+        """Collect the messages that have a record, so that their settlement is logged by the end of the loop turn."""
         logged = self._logged_of(slot, indexes)
         first = slot.first
         if not logged:

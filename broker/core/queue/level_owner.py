@@ -25,10 +25,10 @@ Q = TypeVar("Q")
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class LevelOwner(Destination[Exchange]):
-    """The interface of a queue for its levels; an instance of this class itself owns the levels of deleted queues.
+    """The interface of a queue for its levels. A direct instance, NO_QUEUE, owns the empty level of a deleted queue.
 
-    Invariant: ``awake`` is set while the worker has the queue on its list. ``lags`` is set if the worker stopped before
-        it had delivered all messages that the consumers had room for, and while it awaits acks of fast consumers.
+    Shapes: ``awake`` is set while the queue is scheduled for delivery. ``lags`` is set while deliveries have fallen
+        behind, so that publishers may have to wait.
     """
 
     __slots__ = ("awake", "consumers", "durable", "lags", "laned", "name", "prioritized", "rules", "strict")
@@ -47,8 +47,8 @@ class LevelOwner(Destination[Exchange]):
         self.rules = rules
         self.name = name
         self.prioritized = False  # whether there are several levels
-        self.strict = strict  # a quorum queue: levels are created at first use, returned messages are delivered first
-        self.laned = strict  # whether messages may be delivered before all others: returned ones, or due ones
+        self.strict = strict  # a quorum queue: it creates levels at first use, and delivers returned messages first
+        self.laned = strict  # whether there may be messages that are delivered before all others
 
     @property
     def ready(self) -> int:
@@ -62,22 +62,22 @@ class LevelOwner(Destination[Exchange]):
         """Schedule the queue for delivery in this loop turn."""
 
     def serve_first(self) -> int:
-        """Deliver messages before a method that counts or removes them, and return the number delivered."""
+        """Deliver messages before a method that counts or removes them; return the number delivered or expired."""
         return 0
 
     def returned(self) -> None:
         """Apply the rules to returned messages, and schedule their delivery."""
 
     def note_returned(self, priority: int, slot: Slot, indexes: Sequence[int]) -> None:
-        """Record that messages of the level of a priority were returned."""
+        """Record that messages were returned to the level of this priority."""
 
     def keep_until(
         self, message: Message, due_ms: int, returns: ReturnRun | None = None, *, number: bytes = b""
     ) -> None:
-        """Hold a message until it is due. Shapes: `number` and `returns` as of `Holding.keep`."""
+        """Hold a message until it is due. Shapes: `number` and `returns` are those of `Holding.keep`."""
 
     def level_numbered(self, number: int) -> object:
-        """Return the level with a number, creating it if necessary; None if the queue has no such level."""
+        """Return the level with a number, creating it if necessary, or None if the queue cannot have such a level."""
 
     def enforce(self) -> None:
         """Drop messages until the queue is within its limits."""
@@ -102,4 +102,4 @@ class QueueWorker(Generic[Q]):
 
     @abstractmethod
     def serve_first(self, queue: Q) -> int:
-        """Deliver messages before a method that counts or removes them, and return the number delivered."""
+        """Deliver messages before a method that counts or removes them; return the number delivered or expired."""

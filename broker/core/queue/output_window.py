@@ -31,11 +31,11 @@ class OutputWindow:
         self.high_water_bytes = high_water_bytes
 
     def pause(self) -> None:
-        """Stop deliveries: the socket is full, the client has disconnected, or this window is a shut consumer's."""
+        """Stop deliveries until `resume`."""
         self.writable = False
 
     def resume(self) -> None:
-        """Allow deliveries: the socket has sent enough."""
+        """Allow deliveries again."""
         self.writable = True
 
     def take_starved(self) -> bool:

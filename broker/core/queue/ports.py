@@ -26,24 +26,24 @@ def _unconnected(*_arguments: Any) -> Any:
 
 @dataclass(slots=True, kw_only=True)
 class QueuePorts(Generic[S, Q]):
-    """The functions that a queue and its levels call; all queues of a vhost share one object.
+    """The functions and shared objects that a queue and its levels use; all queues of a vhost share one instance.
 
-    Of the store: `opened` is called with each slot that is opened in memory. `read` loads a paged-out slot and then
-    calls back, `measure` finds the body sizes of its messages, `moments` calls back with the times at which they are
-    due. `fetch` reads messages of paged-out slots by their ids, in order, and may stop before the last.
+    Store: `opened` is called with each slot that is opened in memory. `read` loads a paged-out slot and then calls
+    back. `measure` finds the body sizes of its messages. `moments` calls back with the times at which they are due.
+    `fetch` reads messages of paged-out slots by their ids, in order, and may stop before the last one.
 
-    Of the workers: `assign` assigns a new queue, `retire` removes a deleted one. `settled` collects the levels whose
-    settlements are logged at the end of the loop turn. `credit` holds publishers back. `sliced` runs work that takes
-    several turns.
+    Workers: `assign` assigns a new queue to a worker, and `retire` removes a deleted one. `settled` collects the levels
+    whose settlements are logged at the end of the loop turn. `credit` holds publishers back. `sliced` runs work that
+    takes several turns.
 
-    Of the vhost: `dead_letter` publishes a dead letter. `with_poisoned` calls back once the queue with a name for
-    poisoned messages exists or could not be declared; `keep_poisoned` is the setting. `accept` adds a message to a
-    level, with the moment at which it is due and the octets before the targets of its record, and returns its slot and
-    index. The messages accepted and settled in a `transaction` all survive a crash, or none of them. `unused` is called
-    with a queue that has expired.
+    Vhost: `dead_letter` publishes a dead letter. `with_poisoned` calls back once the queue for poisoned messages exists
+    or could not be declared; `keep_poisoned` is the setting. `accept` adds a message to a level, with the moment at
+    which it is due and the octets before the targets of its record, and returns its slot and index. Of the messages
+    accepted and settled in a `transaction`, all survive a crash or none. `unused` is called with a queue that has
+    expired.
 
     Factories: `kind_of` returns the class of a new queue by its name. `level_of` creates a level of a queue, given its
-    priority, its number, and whether it records transient messages; `holding_of` creates the `Holding` of a queue and a
+    priority, its number, and whether it records transient messages. `holding_of` creates the `Holding` of a queue and a
     level.
     """
 

@@ -1,4 +1,4 @@
-"""A queue: its levels, its consumers, and its rules. Its messages are stored only in the slots of its levels."""
+"""A queue: its levels, its consumers and its rules. Its messages are stored only in the slots of its levels."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from broker.store.record import LEVEL_SHIFT
 
 _log = get_logger()
 
-SILENT_MS: Final = 60_000  # between two log lines of one queue about unreadable due headers
-DEFAULT_PRIORITY: Final = 4  # of messages without a priority in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
+SILENT_MS: Final = 60_000  # the least time between two log lines of a queue about unreadable due headers
+DEFAULT_PRIORITY: Final = 4  # for messages without a priority in a strict queue. Source: RabbitMQ 4.3, rabbit_fifo
 PRIORITY_MAX: Final = 31
 
 
 class Queue(QueueHead):
     """One queue of a vhost.
 
-    Shapes: ``levels`` contains one level per priority, the lowest first. ``level`` is the only one, or the lowest of a
-        ``prioritized`` queue, and their numbers are consecutive, starting with the queue's own. In a ``strict`` queue,
-        ``level`` is that of DEFAULT_PRIORITY, and the others are created at their first use, with numbers by priority.
-        ``holding`` holds messages until they are due, in a separate level; it is created for the first one. ``plain``
-        is set if a publish need not check the queue's rules.
+    Shapes: ``levels`` are in ascending order of priority. ``level`` is the first of them, or in a ``strict`` queue the
+        one of DEFAULT_PRIORITY. A strict queue creates its other levels at their first use and numbers them by
+        priority; the levels of any other queue have consecutive numbers, starting with the queue's own. ``holding``
+        holds messages until they are due, in a separate level; it is created when first needed. ``plain`` is set if a
+        publish need not check the queue's rules.
     """
 
     __slots__ = ("_silent_until_ms", "arguments", "auto_delete", "duplicates", "exclusive_owner", "failures",
@@ -60,14 +60,14 @@ class Queue(QueueHead):
         self.auto_delete = declaration.auto_delete
         self.arguments = arguments
         self.number = number = declaration.number
-        self.recovered = declaration.recovered  # the declaration was lost: no policy applies, no message is dropped
+        self.recovered = declaration.recovered  # the declaration was lost, so no policy applies
         self.had_consumers = False
         self.failures = 0  # how many workers failed while they served the queue
         self.policy: str | None = None
         self.operator_policy: str | None = None
         self.plain = True
         self.duplicates = Duplicates() if rules.deduplicates else None
-        self._silent_until_ms = 0  # when an unreadable due header is logged again
+        self._silent_until_ms = 0  # no unreadable due header is logged until then
         lowest = DEFAULT_PRIORITY if is_quorum else 0
         self.levels = tuple(
             [
@@ -95,7 +95,7 @@ class Queue(QueueHead):
 
     @property
     def declaration(self) -> QueueDeclaration:
-        """The properties of the queue's latest declaration."""
+        """The queue's declaration, with its latest arguments."""
         return QueueDeclaration(
             self.name,
             self.number,
@@ -108,7 +108,7 @@ class Queue(QueueHead):
 
     @property
     def unacked(self) -> int:
-        """The number of messages that were delivered and not yet settled."""
+        """The number of unacked messages."""
         return sum(level.manager.unacked for level in self.levels)
 
     @property
@@ -117,9 +117,9 @@ class Queue(QueueHead):
         return 0 if self.holding is None else self.holding.count
 
     def prepare_for(self, verb: str, session: object, *, exclusive: bool = False, room: int = 0) -> None:
-        """Prepare a get, consume, declare, purge or delete. In a cluster, these may need data of other nodes. Raises:
-        Postponed until the data has arrived; ChannelError 403 for a refused consumer. `exclusive` and `room` describe a
-        new consumer: whether it is exclusive, and for how many messages it has room.
+        """Prepare a get, consume, declare, purge or delete, which in a cluster may need data of other nodes.
+        `exclusive` and `room` describe a new consumer: whether it is exclusive, and for how many messages it has room.
+        Raises: Postponed until the data has arrived; ChannelError 403 for a refused consumer.
         """
 
     def counts(self) -> tuple[int, int]:
@@ -131,7 +131,7 @@ class Queue(QueueHead):
         return self.unacked
 
     def note_ready(self, by_priority: dict[int, int]) -> None:
-        """Record, in a cluster, the number of ready messages on all nodes by priority."""
+        """Record the number of ready messages on all nodes of a cluster, by priority."""
 
     def ready_by_priority(self) -> dict[int, int]:
         """Return the number of ready messages by priority, without zeros, for an answer to an operator."""
@@ -156,8 +156,8 @@ class Queue(QueueHead):
         self.arguments = declaration.arguments
 
     def apply_rules(self, rules: QueueRules, policy: str | None = None, operator_policy: str | None = None) -> bool:
-        """Set the rules and the names of the policies that they are from; return whether the rules have changed. If so,
-        the caller must call `enforce_rules`.
+        """Set the rules, with the names of the policies from which they result; return whether the rules have changed.
+        If so, the caller must call `enforce_rules`.
 
         Invariant: the levels, and whether there is a single active consumer, depend only on the declaration.
         """
@@ -240,7 +240,7 @@ class Queue(QueueHead):
         return numbers_of(self.number)
 
     def ensure_holding(self) -> Holding:
-        """Return the queue's holding level with its schedule, creating it if necessary."""
+        """Return the queue's `Holding`, creating it and its level if necessary."""
         holding = self.holding
         if holding is None:
             level = self._new_level(HOLDING_PRIORITY, persists_all=self.persists_all or self.strict)
@@ -249,7 +249,7 @@ class Queue(QueueHead):
         return holding
 
     def due_ms_of(self, message: Message) -> int | None:
-        """Return when a due header says that a message is due, or None if it is due now or the header is unreadable."""
+        """Return when a message is due according to a due header, or None if it need not wait."""
         headers = self.rules.due_headers
         if not headers:
             return None
@@ -272,7 +272,7 @@ class Queue(QueueHead):
             self.note_at(slot, index, waiting)
 
     def came_due(self, level: Level, slot: Slot, index: int, message: Message) -> None:
-        """Put a message that has become due, and was added to a level, at the end of the lane, and apply the rules."""
+        """Add a due message, which has entered a level, to the end of the lane, and apply the rules."""
         self.put_last(level.priority, slot, (index,))
         if self.duplicates is not None:
             self.note_at(slot, index, message)
@@ -282,7 +282,7 @@ class Queue(QueueHead):
     def admits(self, message: Message, *, dead_letter: bool = True) -> bool:
         """Return whether the queue accepts a message: a full queue that rejects publishes does not.
 
-        With reject-publish-dlx and `dead_letter` the message is dead-lettered instead.
+        With reject-publish-dlx and `dead_letter`, a rejected message is dead-lettered.
         """
         rules = self.rules
         if rules.overflow == DROP_HEAD or not rules.limited or not self._full_with(message):
@@ -298,7 +298,7 @@ class Queue(QueueHead):
         return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
 
     def repeats(self, message: Message) -> bool:
-        """Return whether the queue has a message with the same deduplication header; if so, count this as dropped."""
+        """Return whether the queue has a message with this deduplication header; if so, count this one as dropped."""
         digest = self.digest(message)
         if digest is None:
             return False
@@ -344,7 +344,7 @@ class Queue(QueueHead):
             self.put_last(priority, slot, indexes)
 
     def find_returned(self) -> None:
-        """Add messages that were returned before a restart to the lane, by priority and then by age."""
+        """Add to the lane the messages that were returned before a restart, by priority and then by age."""
         if self.laned:
             for level in reversed(self.levels):
                 for slot in level.manager.slots.values():
@@ -366,7 +366,7 @@ class Queue(QueueHead):
         self.wake()
 
     def remove_consumer(self, consumer: RingMember) -> None:
-        """Remove a consumer; if it was the last one, return the leases to the slot manager."""
+        """Remove a consumer; if it was the last one, end the worker's leases."""
         self.consumers.remove(consumer)
         if self.consumers:
             self.wake()  # another consumer may have become the active one
@@ -381,7 +381,7 @@ class Queue(QueueHead):
         return self.consumers.paused
 
     def pause(self) -> None:
-        """Deliver nothing until `resume`, and return the leases to the slot manager; everything else continues."""
+        """Deliver nothing until `resume`, and end the worker's leases; everything else continues."""
         self.consumers.pause()
         for level in self.levels:
             level.manager.end_leases(self.worker.owner)
@@ -391,7 +391,7 @@ class Queue(QueueHead):
         self.wake()
 
     def lease(self) -> tuple[Level, Slot] | None:
-        """Lease the slot with the next message, as `lease_to` finds it, to the worker; None if there is none."""
+        """Lease the slot with the next message to the queue's worker, or return None if no slot can be leased."""
         owner = self.worker.owner
         if self.prioritized or self.laned:
             return self.lease_to(owner)
@@ -409,9 +409,7 @@ class Queue(QueueHead):
         return self.worker.serve_first(self)
 
     def purge(self, done: Callable[[int], None]) -> None:
-        """Drop the ready and held messages over several turns, log that, and call `done` with their number. Unacked
-        messages are not affected.
-        """
+        """Drop the ready and held messages over several turns, then call `done` with the number dropped."""
         dropped: list[int] = []
         self._ports.sliced.run(self._purge_slots(dropped), lambda: self._end_purge(dropped, done))
 

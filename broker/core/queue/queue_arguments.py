@@ -1,4 +1,4 @@
-"""Check the arguments of a queue that is about to be created. Order of checks and texts: RabbitMQ 4.3.
+"""Check the arguments of a queue that is about to be created, in RabbitMQ 4.3's order and mostly with its texts.
 
 Unknown arguments are stored and have no effect.
 """
@@ -26,7 +26,7 @@ NO_TYPE: Final = "undefined"  # RabbitMQ exports this for a vhost without a defa
 TYPES: Final = {CLASSIC: CLASSIC, QUORUM: QUORUM, "rabbit_classic_queue": CLASSIC, "rabbit_quorum_queue": QUORUM}
 
 Check = Callable[[Any, Mapping[str, Any]], str | None]
-"""A function that returns RabbitMQ's text for an invalid value, else None, given the value and all arguments."""
+"""A function that returns the error text for an invalid value, else None, given the value and all arguments."""
 
 
 def default_type(facts: Mapping[str, Any]) -> str | None:
@@ -57,7 +57,7 @@ def with_default_type(
 ) -> Mapping[str, Any]:
     """Return the arguments of a declare, with the default queue type unless they state a type.
 
-    The default quorum does not apply to a queue that cannot be a quorum queue.
+    A default of quorum does not apply to a queue that cannot be a quorum queue.
     """
     if default is None or "x-queue-type" in arguments:
         return arguments
@@ -142,8 +142,8 @@ def _positive(check: Check, value: Any, arguments: Mapping[str, Any]) -> str | N
 
 
 def _dead_letter_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    """Refuse a key without a dead letter exchange, as RabbitMQ does, and one that is not a short string: RabbitMQ
-    accepts that and then cannot deliver the dead letters.
+    """Refuse a key without a dead letter exchange, as RabbitMQ does, and a key that is not a short string, which
+    RabbitMQ accepts although it then cannot deliver the dead letters.
     """
     reason = _text(value, arguments)
     if reason is None and not is_short_text(value):
@@ -187,7 +187,7 @@ _ARGUMENTS: Final[dict[str, tuple[tuple[str, ...], Check]]] = {
     "x-delivery-limit": ((QUORUM,), _integer),  # RabbitMQ accepts anything; in RabbitMQ 4, -1 means no limit
     "x-queue-master-locator": ((CLASSIC,), _text),
     "x-consumer-timeout": (SUPPORTED_TYPES, _count),  # RabbitMQ refuses it for classic queues
-    "x-consumer-disconnected-timeout": ((QUORUM,), _count),  # has no effect
+    "x-consumer-disconnected-timeout": ((QUORUM,), _count),
     "x-member-placement-tag": ((QUORUM,), _text),
     # RabbitMQ has the next three for quorum queues only, and does not check them.
     "x-delayed-retry-type": (SUPPORTED_TYPES, _anything),

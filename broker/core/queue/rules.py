@@ -55,7 +55,7 @@ class DelayedRetry:
     max_ms: int
 
     def holds(self, *, failed: bool) -> bool:
-        """Return whether a message is delayed after its delivery has `failed`, or else after it was returned."""
+        """Return whether a returned message is delayed; `failed` states whether its delivery has failed."""
         return self.type == RETRY_ALL or (self.type == RETRY_FAILED) is failed
 
     def wait_ms(self, failures: int) -> int:
@@ -65,16 +65,16 @@ class DelayedRetry:
 
 @dataclass(frozen=True, slots=True)
 class QueueRules:
-    """The rules of one queue. None means no limit.
+    """The rules of one queue. A limit of None means no limit.
 
     Units: ``ttl_ms`` is how long a message may wait, ``expires_ms`` how long the queue may be unused. ``max_length``
-        limits the number of waiting messages, ``max_bytes`` the size of their bodies. A message whose delivery has
-        failed more than ``delivery_limit`` times is poisoned: it is dead-lettered, or without a dead letter exchange
-        moved to another queue if ``keep_poisoned`` is set (None: the setting decides), else dropped. ``max_priority``
-        is 0 for a queue without priorities. A message may be unacked for ``consumer_timeout_ms``. If the queue
-        ``counts_deliveries``, a header of a redelivery states how often the message was returned. ``retry`` delays the
-        redelivery of returned messages. A message with a time in one of the ``due_headers`` is held until then. A queue
-        that ``deduplicates`` accepts no message whose deduplication header equals that of a message in the queue.
+        limits the number of waiting messages, ``max_bytes`` the total size of their bodies. A message whose delivery
+        has failed more than ``delivery_limit`` times is poisoned. ``keep_poisoned`` states whether poisoned messages
+        are moved to another queue if there is no dead letter exchange; if it is None, the broker's setting decides.
+        ``max_priority`` is 0 for a queue without priorities. A message may be unacked for ``consumer_timeout_ms``. If
+        the queue ``counts_deliveries``, a header of a redelivery states how often the message was returned. ``retry``
+        delays the redelivery of returned messages. A message with a time in one of the ``due_headers`` is held until
+        then. A queue that ``deduplicates`` drops a message whose deduplication header equals that of a message in it.
     """
 
     ttl_ms: int | None = None
@@ -131,8 +131,7 @@ def queue_rules(
 ) -> QueueRules:
     """Return the rules of a queue, given its arguments and the definitions of its policy and its operator policy.
 
-    The arguments were checked when the queue was declared, the definitions when the policies were set. Numbers are
-    capped at NUMBER_MAX: clients and operators may send any 63-bit number, as in RabbitMQ.
+    Numbers are capped at NUMBER_MAX: clients and operators may send any 63-bit number, as in RabbitMQ.
     Source: RabbitMQ, rabbit_queue_type and rabbit_policy: the smallest number applies; of other values the operator
         policy's, else the argument's, else the policy's.
     """

@@ -1,4 +1,4 @@
-"""The delivery tags of one channel and their messages."""
+"""The delivery tags of one channel and the messages to which they belong."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from broker.slots.slot import ONES, Slot, dense, single
 EMPTY_MAX: Final = 32  # keep at most this many empty runs, or as many as there are non-empty ones, before compacting
 LATE_MAX: Final = 256  # ranges of tags that may be acknowledged late; older ranges are forgotten
 
-_searches: Final = count(1)  # numbers the searches for repeated slots
+_searches: Final = count(1)  # numbers the calls of `differ`
 
 
-@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it; a closed channel drops it
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it
 class SlotDelivery:
     """Messages of one slot that were delivered to one consumer or, if ``consumer`` is None, fetched by basic.get.
     Shapes: ``indexes`` are ``count`` ascending indexes from ``start`` on, as a range if they are dense, else as a list.
@@ -41,11 +41,11 @@ class SlotDelivery:
 
 @mypyc_attr(acyclic=True)
 class Run(SlotDelivery):
-    """A delivery with consecutive delivery tags, some of which may have been acknowledged.
+    """A delivery with consecutive delivery tags, some of whose messages may no longer be unacked.
 
     Shapes: ``indexes[tag - first]`` is the message of a tag, ``first <= tag <= last``.
-    Invariant: ``left`` messages are unacked, and ``low`` is the tag of the first of them. ``removed`` marks tags above
-        ``low`` that are no longer unacked, and is None until there is one.
+    Invariant: ``left`` messages are unacked, and ``low`` is the tag of the first of them. ``removed`` marks the tags
+        above ``low`` that are no longer unacked; None means that there are none.
     """
 
     __slots__ = ("first", "last", "left", "low", "removed")
@@ -60,7 +60,7 @@ class Run(SlotDelivery):
         count: int,
         consumer: RingMember | None,
     ) -> None:
-        # Not by the parent's constructor, which would cost one call per delivery.
+        # The parent's constructor is not used, because that would cost one call per delivery.
         self.level = level
         self.slot = slot
         self.indexes = indexes
@@ -86,7 +86,7 @@ class Run(SlotDelivery):
             self.low = self.first + removed.find(0, tag - self.first + 1)
 
     def remove_up_to(self, tag: int) -> SlotDelivery:
-        """Remove and return the unacked messages up to the tag of one of them. Cost: O(tags)."""
+        """Remove and return the unacked messages with tags up to `tag`; there must be one. Cost: O(tags)."""
         if tag == self.last and self.left == self.count:
             self.left = 0
             return self  # the usual case: all messages
@@ -138,10 +138,9 @@ class Run(SlotDelivery):
 class Unacked:
     """Number the deliveries of a channel, and store the unacked ones as runs.
 
-    Cost: an octet for each message of a run in which one is acknowledged before older ones; an ack out of order costs a
-        search among the runs.
+    Cost: an ack out of order costs a search among the runs, and an octet for each message of its run.
     Invariant: tags ascend over ``runs``. ``count`` is the number of unacked messages. ``_empty`` counts the runs
-        without an unacked message. They include all runs before ``_front``, the index of the run of the oldest message.
+        without an unacked message. All runs before ``_front``, the index of the oldest message's run, are among them.
     """
 
     __slots__ = ("_empty", "_front", "aside", "count", "last_tag", "late", "runs")
@@ -152,7 +151,7 @@ class Unacked:
         self._front = 0
         self._empty = 0
         self.count = 0
-        # None until they are needed, because most channels never need them.
+        # The next two are None until they are needed, because most channels never need them.
         self.late: list[Sequence[int]] | None = None  # tags that the broker has requeued: late acks have no effect
         self.aside: list[tuple[Sequence[int], SlotDelivery]] | None = None  # tags and deliveries acked in a transaction
 
@@ -283,7 +282,7 @@ class Unacked:
             del late[:-LATE_MAX]
 
     def oldest_of(self, consumer: RingMember) -> int:
-        """Return the tag of a consumer's oldest unacked message; if it has none, the next tag."""
+        """Return the tag of a consumer's oldest unacked message, or the next tag if it has none. Cost: O(runs)."""
         return next((run.low for run in self.runs if run.left and run.consumer is consumer), self.last_tag + 1)
 
     @property
@@ -292,7 +291,7 @@ class Unacked:
         return self.runs[self._front].low if self.count else None
 
     def indexes_of(self, slot: Slot) -> list[int]:
-        """Return the indexes of a slot's messages that are unacked or set aside. Cost: O(runs, and tags of these)."""
+        """Return the indexes of a slot's messages that are unacked or set aside. Cost: a scan of all runs."""
         waiting = [run.waiting(run.last) for run in self.runs if run.slot is slot and run.left]
         waiting += [delivery.indexes for _, delivery in self.aside or () if delivery.slot is slot]
         return list(chain.from_iterable(waiting))
@@ -314,7 +313,7 @@ class Unacked:
         raise ChannelError(406, f"unknown delivery tag {tag}")
 
     def _search(self, tag: int) -> int:
-        """Return the index of the last run that begins at or before a tag; the front run does."""
+        """Return the index of the last run that begins at or before a tag. The front run must begin at or before it."""
         runs = self.runs
         low, high = self._front, len(runs) - 1  # runs[low] begins at or before the tag, runs[high + 1] after it
         if runs[high].first <= tag:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mypy_extensions import mypyc_attr
 
 
-@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it: each queue has one
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it
 class DeliveryTally:
     """Count deliveries and acknowledgements under RabbitMQ's names.
 
@@ -48,7 +48,7 @@ class DeliveryTally:
 
 @mypyc_attr(acyclic=True)
 class ChannelDeliveries(DeliveryTally):
-    """Count for one channel, for its vhost and for the level of a message.
+    """Count deliveries and acknowledgements for one channel, for its vhost, and for the level of each message.
 
     Cost: one call for each batch of deliveries and for each slot of acknowledged messages.
     """
@@ -60,7 +60,7 @@ class ChannelDeliveries(DeliveryTally):
         self._vhost = vhost
 
     def delivered(self, level: DeliveryTally, count: int, again: int, no_ack: bool) -> None:
-        """Count deliveries to a consumer, `again` of them redelivered. HOT."""
+        """Count deliveries to a consumer, of which `again` are redeliveries. HOT."""
         vhost = self._vhost
         if no_ack:
             self.deliver_no_ack += count

@@ -6,7 +6,7 @@ from typing import Final
 
 from broker.routing.exchange import ExchangeTally
 
-# The upper bounds of the buckets of RabbitMQ's rabbitmq_message_size_bytes.
+# The upper bounds of the buckets of RabbitMQ's metric rabbitmq_message_size_bytes.
 SIZE_BOUNDS: Final = (100, 1_000, 10_000, 100_000, 1_000_000, 10_000_000, 50_000_000, 100_000_000)
 SMALL_BYTES: Final = 100
 """The first bound, which is compared separately because most messages are smaller."""
@@ -15,8 +15,7 @@ SMALL_BYTES: Final = 100
 class SizeTally:
     """A histogram of the body sizes of published messages.
 
-    Shapes: ``counts`` are those of the buckets: one for each of SIZE_BOUNDS, and one for larger messages. The first one
-        is an attribute of its own, because it counts most messages.
+    Shapes: ``counts`` contains the count of each bucket: one for each of SIZE_BOUNDS, and one for larger messages.
     Units: ``total_bytes`` is the sum of the sizes.
     """
 
@@ -79,9 +78,9 @@ def place_of(size_bytes: int) -> int:
 class PublishTally:
     """Count publishes under RabbitMQ's names.
 
-    Units: messages. `publish_confirm` counts publishes on channels in confirm mode, `confirm` those acknowledged to the
-        publisher, `routed` each message once for each of its queues, `lost` refused messages of publishers without
-        confirms.
+    Units: messages. `publish_confirm` counts publishes on channels in confirm mode; `confirm` counts those acknowledged
+        to the publisher. `routed` counts each message once for each of its queues. `lost` counts messages that were
+        lost because their publisher used no confirms.
     Invariant: no count decreases.
     """
 
@@ -122,7 +121,7 @@ class PublishTally:
 
 
 class ChannelPublishes(PublishTally):
-    """Count for one channel and for its vhost.
+    """Count publishes and confirms for one channel and for its vhost.
 
     Cost: one call for each run of publishes and for each confirm frame.
     """
@@ -184,7 +183,7 @@ class ChannelPublishes(PublishTally):
             tally.count_returned()
 
     def lose(self) -> None:
-        """Count a refused message of a publisher without confirms."""
+        """Count a message that was lost because its publisher uses no confirms."""
         for tally in (self, self._vhost):
             tally.count_lost()
 

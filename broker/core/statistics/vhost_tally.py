@@ -61,13 +61,13 @@ NO_MESSAGES = MessageCounts()
 
 
 class LostPublishes:
-    """Count lost messages by connection, open or closed; only the last PUBLISHERS_MAX to lose a message are counted."""
+    """Count lost messages by connection, open or closed, for the PUBLISHERS_MAX connections that lost one last."""
 
     def __init__(self) -> None:
         self._by_publisher: dict[tuple[str, str], tuple[int, str | None]] = {}
 
     def count(self, connection: str, user: str, given_name: str | None) -> bool:
-        """Count a message of a user's connection, and return whether it is the first one."""
+        """Count a lost message of a user's connection, and return whether it is the connection's first."""
         publishers, key = self._by_publisher, (connection, user)
         known = publishers.pop(key, None)
         publishers[key] = (1 if known is None else known[0] + 1, given_name)
@@ -80,7 +80,7 @@ class LostPublishes:
         return self._by_publisher.get((connection, user), (0, None))[0]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the publishers as JSON, the one that lost a message last first."""
+        """Return the publishers as JSON, the latest to lose a message first."""
         return [
             {"connection": connection, "connection_name": given_name, "user": user, "messages": count}
             for (connection, user), (count, given_name) in reversed(self._by_publisher.items())
@@ -90,9 +90,8 @@ class LostPublishes:
 class VhostTally:
     """Count the events of one vhost.
 
-    Shapes: ``protocols`` maps each protocol to its tallies, AMQP first, whose tallies are also ``publishes`` and
-        ``deliveries``. ``dead_lettered`` counts dead letters by their reason: rejected, expired, maxlen or
-        delivery_limit; ``lost`` counts lost messages by publisher.
+    Shapes: ``protocols`` maps each protocol to its tallies; those of AMQP are also ``publishes`` and ``deliveries``.
+        ``dead_lettered`` counts dead letters by their reason, ``lost`` lost messages by publisher.
     Units: ``queues_declared`` counts successful declares, ``queues_created`` those that created a queue.
     Invariant: no count decreases when a channel or a queue ends.
     """
@@ -119,7 +118,7 @@ class VhostTally:
 
     @property
     def publishes_lost(self) -> int:
-        """The number of refused messages of publishers without confirms."""
+        """The number of messages that were lost because their publishers used no confirms."""
         return sum([published.lost for published, _ in self.protocols.values()])
 
     def declared(self) -> None:
@@ -137,7 +136,7 @@ class VhostTally:
         self.dead_lettered[reason] += count
 
     def add(self, other: VhostTally) -> None:
-        """Add the counts of another vhost, which was deleted."""
+        """Add the counts of a deleted vhost."""
         for protocol, (published, delivered) in other.protocols.items():
             self.publishes_of(protocol).add(published)
             self.deliveries_of(protocol).add(delivered)
