@@ -142,7 +142,7 @@ class QueueSession(ClassSession):
         return queue, exchange, key
 
     def purge(self, method: commands.Queue.Purge) -> None:
-        """Drop all ready and held messages of a queue; the connection is held until the answer.
+        """Drop the messages of a queue except unacked ones; the connection is held until the answer.
 
         Raises: 403, 404, 405.
         """
@@ -161,7 +161,7 @@ class QueueSession(ClassSession):
         self._answer(method, commands.Queue.PurgeOk(count), subject)
 
     def delete(self, method: commands.Queue.Delete) -> None:
-        """Delete a queue; a missing one is not an error. Its consumers on this channel are cancelled after the answer.
+        """Delete a queue; a missing one is not an error. Consumers of this channel are cancelled after the answer.
 
         Raises: 403, 405, 406, 404 if no queue is named or was declared.
         """
@@ -188,7 +188,7 @@ class QueueSession(ClassSession):
 
 
 def name_prefix(arguments: Mapping[str, Any]) -> str:
-    """Return the prefix of the name of a server-named queue. Raises: ChannelError 406 for an invalid prefix, 403 for a
+    """Return the prefix for the name of a server-named queue. Raises: ChannelError 406 for an invalid prefix, 403 for a
     reserved one.
     Source: RabbitMQ 4.4, rabbit_channel.
     """
