@@ -142,7 +142,7 @@ class MqttBasic(BasicSession):
 
     @property
     def _is_full(self) -> bool:
-        """Whether deliveries at QoS 1 and 2 must wait: the window is used up, or a packet id is not free."""
+        """Whether deliveries at QoS 1 and 2 must wait: the window is used up, or a message's packet id is in use."""
         ids = self._form.packet_ids
         return ids.blocking > 0 or self.outstanding + ids.released >= self._form.window
 

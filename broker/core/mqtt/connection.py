@@ -65,7 +65,7 @@ NOTHING: Final[dict[str, Any]] = {}
 NO_FRAMES: Final = FrameCutter(0)  # always empty, so all MQTT connections share it
 PROTOCOLS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's names
 ALWAYS: Final = 0  # retain handling: send retained messages for each SUBSCRIBE
-IF_NEW: Final = 1  # ... only if the session has no subscription with the filter yet
+IF_NEW: Final = 1  # retain handling: send them only if the session has no subscription with the filter yet
 
 
 class FilterRequest:

@@ -25,8 +25,8 @@ NO_PLACES: Final[dict[int, Place | None]] = {}
 
 
 class Handshakes:
-    """Store the unfinished QoS 2 handshakes of the clients of one vhost. The handshakes of a lasting session are
-    messages of the queue `amq.mqtt.handshakes`, which expire with the session; those of other sessions are only in
+    """Store the unfinished QoS 2 handshakes of the clients of one vhost. The handshakes of a lasting session are stored
+    as messages in the queue `amq.mqtt.handshakes` until the session expires; those of other sessions are only in
     memory. Additions and removals within a transaction are committed with it.
     Shapes: a message body contains the direction, the packet id in two octets, and the client id. `_places` maps each
         direction and client to its packet ids, oldest first, with the `Place` of each, or None for one in memory only.

@@ -145,7 +145,7 @@ class MessageMapping:
     # -- to MQTT ------------------------------------------------------------------------------------------------------
 
     def topic(self, key: str) -> bytes:
-        """Return the topic of a routing key, encoded with its length, or an empty string if there is no such topic."""
+        """Return the topic of a routing key, encoded with its length; empty if the key corresponds to no topic."""
         found = self._topics.get(key)
         if found is None:
             topic = topic_of(key, self.swaps)
@@ -169,8 +169,8 @@ def content_properties(
 ) -> bytes:
     """Return the flags and properties of a content header for MQTT 5 properties.
 
-    User properties become text headers in their order, including repeated ones. Raises: PacketError 0x83 for a property
-    that a content header cannot represent, another one for a response topic to which no client could publish.
+    User properties become text headers in their order, including repeated ones. Raises: PacketError for a property that
+    a content header cannot represent, and for a response topic to which no client could publish.
     """
     values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
     entries: list[tuple[str, Any]] = []

@@ -60,7 +60,7 @@ class MqttPublisher:
         self._confirms.begin(version, handshakes.forget)
 
     def publish(self, run: PublishRun) -> None:
-        """Publish a run. Raises: PacketError; for an invalid topic, only after the publishes before it. HOT."""
+        """Publish a run. Raises: PacketError, ProtocolError; for an invalid topic, after the earlier publishes. HOT."""
         mapping = self._mapping
         client_id = self._session.local_client_id
         properties, alias = mapping.properties(run.properties, run.qos, run.retain, client_id)

@@ -151,7 +151,7 @@ class RetainedMessages:
         self._bytes += place.size_bytes
         if expires_ms:
             ports = self.vhost.ports
-            at_ms = max(expires_ms, ports.clock.now_ms)  # expired messages get no precedence after a start
+            at_ms = max(expires_ms, ports.clock.now_ms)  # messages that expired before startup have no priority
             ports.deadlines.set((self, key), at_ms, partial(self._expire, key))
 
     def _remove(self, key: str) -> Retained | None:
@@ -276,8 +276,8 @@ COPY_SHARE: Final = 4  # units for one copy
 
 
 class RetainedCopies:
-    """Copy the retained messages that filters match to the queues of one session. The envelope of a copy names
-    `amq.retained` as its exchange, so that the consumer sets RETAIN. Otherwise a copy is a message like any other.
+    """For each new filter of a session, add copies of the matching retained messages to the session's queue. The
+    envelope of a copy names `amq.retained` as its exchange, so that the consumer sets RETAIN.
     Cost: copies are added in portions, while fewer than `WAITING_MAX` messages of the queue are ready.
     """
 

@@ -126,7 +126,7 @@ class SessionOfChannel:
             postponed.clear()
 
     def leave(self) -> None:
-        """Serve the queues that the channel consumes and those of its unacked messages, before channel.close."""
+        """Before a client's channel.close, serve the queues of the channel's consumers and of its unacked messages."""
         unacked = [level.queue for level in self.basic.unacked.levels()]
         self._deliver_first([*self.basic.queues(), *unacked])
 

@@ -80,9 +80,9 @@ class ChannelConfirms:
     ) -> None:
         """Count the publishes of a run from index `start` up to `stop`, and request their confirms. HOT.
 
-        Shapes: headers and bodies as in a PublishRun. Of the routed messages, `targets[n]` is the PublishEntry of those
-            before index `stops[n]` that no earlier entry covers. The confirms of the first `logged` publishes have to
-            wait for the disk.
+        Shapes: headers and bodies as in a PublishRun. Among the routed messages, `targets[n]` is the PublishEntry of
+            those from index `stops[n - 1]`, or 0, up to `stops[n]`. The confirms of the first `logged` publishes have
+            to wait for the disk.
         Cost: one step for each entry, and one length per message unless the first and the last share a header.
         """
         if start == stop:

@@ -205,7 +205,7 @@ class SessionOfConnection(SessionClient):
 
     @property
     def unacked(self) -> int:
-        """The number of messages that this client has to acknowledge."""
+        """The number of unacked messages of the client, including those whose acks wait for a commit."""
         return sum([basic.unacked.count + basic.unacked.aside_count for basic in self._basics()])
 
     def _basics(self) -> list[BasicSession]:

@@ -96,9 +96,7 @@ class Resolver(ClassSession):
             self._cache = caches.own()
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
-        """Return the entry of a permitted publish. At a plain exchange other than the default one, publishes with an
-        empty route that is not cached share an entry, unless they are mandatory or have special properties.
-        """
+        """Return the entry of a permitted publish. Publishes that reach no queue may share an entry."""
         exchange = target.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
         dynamic = False

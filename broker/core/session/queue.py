@@ -59,7 +59,7 @@ class QueueSession(ClassSession):
     def find(self, name: str, kind: Kind) -> Queue:
         """Return the named queue, after checking a right of the user.
 
-        Raises: 403, 404, 405 if the queue is exclusive to another connection.
+        Raises: 403, 404; 405 if the queue is exclusive to another connection.
         """
         name = self.name(name)
         self._session.check(self._vhost.queue_resource(name), kind)
@@ -68,7 +68,7 @@ class QueueSession(ClassSession):
     def declare(self, method: commands.Queue.Declare) -> None:
         """Create a queue unless it exists, and answer with its name and counts.
 
-        Raises: 403, 405, 406, 404 for a passive declare, 541 for a transient queue that the settings do not permit.
+        Raises: 403, 405, 406; 404 for a passive declare; 541 for a transient queue that the settings do not permit.
         """
         self._session.method_budget.spend(UNITS if method.passive else UNITS_OF_QUEUE)
         name = strip_name(method.queue)
@@ -120,7 +120,7 @@ class QueueSession(ClassSession):
     def unbind(self, method: commands.Queue.Unbind) -> None:
         """Remove a binding; a missing one is not an error.
 
-        Raises: 403, 405, 404 if no queue is named or was declared.
+        Raises: 403, 405; 404 if no queue is named or was declared.
         """
         queue, exchange, key = self._ends(method)
         mark = self._vhost.answers.mark()
@@ -163,7 +163,7 @@ class QueueSession(ClassSession):
     def delete(self, method: commands.Queue.Delete) -> None:
         """Delete a queue; a missing one is not an error. Consumers of this channel are cancelled after the answer.
 
-        Raises: 403, 405, 406, 404 if no queue is named or was declared.
+        Raises: 403, 405, 406; 404 if no queue is named or was declared.
         """
         self._session.method_budget.spend(UNITS_OF_QUEUE)
         name = strip_name(self.name(method.queue))
