@@ -84,10 +84,7 @@ def session_expiry_s(connect: Connect, context: MqttContext) -> int:
 
 
 def client_form(connect: Connect, context: MqttContext, client_id: str, clock: Clock) -> ClientForm:
-    """Return the form of the packets to the client, within the limits that its CONNECT states.
-
-    The window is also limited to the number of packet ids for a queue.
-    """
+    """Return the form of the packets to the client, within the limits of its CONNECT and of the broker."""
     asked, window = connect.properties, min(context.settings.prefetch, OF_QUEUE_MAX)
     return ClientForm(
         client_id,

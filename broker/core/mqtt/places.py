@@ -1,4 +1,4 @@
-"""The positions of messages in an internal queue, for an index that is built from the queue at startup."""
+"""The positions of messages in an internal queue, for an index in memory that is built from the queue."""
 
 from __future__ import annotations
 

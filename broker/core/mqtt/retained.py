@@ -276,7 +276,7 @@ COPY_SHARE: Final = 4  # units for one copy
 
 
 class RetainedCopies:
-    """For each new filter of a session, add copies of the matching retained messages to the session's queue. The
+    """For each filter in a SUBSCRIBE, add copies of the matching retained messages to the session's queue. The
     envelope of a copy names `amq.retained` as its exchange, so that the consumer sets RETAIN.
     Cost: copies are added in portions, while fewer than `WAITING_MAX` messages of the queue are ready.
     """

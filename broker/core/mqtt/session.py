@@ -1,4 +1,4 @@
-"""The broker's side of an MQTT connection: user and vhost as for AMQP, and the queues of the MQTT session."""
+"""The broker's side of an MQTT connection: its user and vhost, as in AMQP, and the queues of its session."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class Wills(Holding):
         self._places: dict[str, Place] = {}
 
     def load(self, done: Callable[[], None]) -> None:
-        """Index the wills that were held before the broker started, then call `done`."""
+        """Index the wills in the queue, then call `done`."""
         queue = self._vhost.queues.get(WILLS_NAME)
         read_all(self._vhost, queue, self._index, partial(self._was_loaded, done))
 

@@ -29,7 +29,7 @@ from broker.slots.slot import Slot
 QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 RABBITMQ: Final = "RabbitMQ"
 MARKS_MAX: Final = 4096  # marks per channel for the consumer timeout
-DELIVERIES_AT_ONCE: Final = 16  # with more runs of messages than this, an ack or requeue may take several steps
+DELIVERIES_AT_ONCE: Final = 16  # above this number of runs of messages, an ack or nack may take several steps
 
 
 class BasicSession(ChannelConsumers):

@@ -323,7 +323,7 @@ class SessionOfChannel:
             self.session.method_budget.spend(delivered // DELIVERIES_PER_UNIT)
 
     def _named(self, name: str) -> list[Queue]:
-        """Return a list of the named queue, empty if there is none; wide publishes enter the queue first."""
+        """Return a list with the named queue, empty if there is none; wide publishes enter the queue first."""
         queue = self.queues.known(name)
         if queue is None:
             return []

@@ -106,7 +106,7 @@ class SessionClient:
         self.permissions.check_new(self.known_user, resource, arguments)
 
     def check_any(self, resource: Resource) -> None:
-        """Check that the user has any right to a resource. Raises: 403."""
+        """Check that the user has at least one right to a resource. Raises: 403."""
         self.permissions.check_any(self.known_user, resource)
 
     def check_source(self, source: Resource, exchange: Exchange | None, key: str) -> None:

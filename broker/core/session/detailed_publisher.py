@@ -110,7 +110,7 @@ class DetailedPublisher(ClassSession):
     def _publish_numbered(
         self, entry: PublishEntry, header: bytes, body: bytes, facts: HeaderFacts, number: bytes
     ) -> None:
-        """Publish a message whose number was checked to plain queues."""
+        """Publish a numbered message to plain queues, after its number was checked."""
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.levels)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         lagged = self._share.credit.lagged

@@ -28,7 +28,7 @@ IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish 
 def republish(
     session: SessionClient, channel: int, publish: Callable[[], None], postponed: Postponed | None = None
 ) -> None:
-    """Resume a connection that was held for a publish, and publish its message."""
+    """Resume a connection that was held for a publish, and publish the message."""
     connection = session.connection
     connection.release()
     try:
@@ -45,7 +45,7 @@ class Publication:
 
     Units: `delay_ms` is None unless the exchange delays the message.
     Shapes: `sequence` is the number that `producer` gave the message; `producer` is None if the message has no number.
-        `original` is the header with the number, with which an unroutable message is returned to the publisher.
+        `original` is the header, including the number, with which an unroutable message is returned.
     """
 
     __slots__ = ("body", "delay_ms", "envelope", "exchange", "facts", "header", "mandatory", "original", "producer",
