@@ -142,7 +142,7 @@ class MqttPublisher:
         """Publish a message that is to be retained, or that may have been received before.
 
         Shapes: `retained_topic` is empty for a message that is not to be retained.
-        Raises: PacketError 0x97 if it exceeds a limit on retained messages, or ProtocolError; in a cluster, Postponed.
+        Raises: PacketError or ProtocolError if it cannot be published or retained; in a cluster, Postponed.
         """
         confirms, retained = self._confirms, self._retained
         if qos > 1 and packet_id in self._handshakes.received:
