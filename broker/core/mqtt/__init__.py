@@ -1,1 +1,1 @@
-"""MQTT clients on the exchanges, queues and rights of a vhost."""
+"""Serve MQTT clients with the exchanges, queues and permissions of a vhost."""

@@ -22,8 +22,8 @@ from broker.mqtt.reason_codes import ADMINISTRATIVE_ACTION
 
 
 class MqttBasic(BasicSession):
-    """Consume the queues of one session. Shapes: `subscriptions` are those of the queues for QoS 0 and for QoS 1;
-    `shared` maps the consumer tag of each shared subscription to its options.
+    """Consume the queues of one session. Shapes: `subscriptions` contains those of the queue for QoS 0 and those of the
+    queue for QoS 1 and 2; `shared` maps the consumer tag of each shared subscription to its options.
     Invariant: `set_form` is called before the first consumer is added.
     """
 
@@ -34,7 +34,7 @@ class MqttBasic(BasicSession):
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost)
         self._settling = False
-        self._copies: RetainedCopies | None = None  # created by the first subscription that gets retained messages
+        self._copies: RetainedCopies | None = None  # set while retained messages are copied
         self.subscriptions = Subscriptions(), Subscriptions()
         self.shared: dict[str, Match] = {}
 
@@ -47,15 +47,14 @@ class MqttBasic(BasicSession):
         return MqttConsumer(tag, queue, self, self._vhost, self._form, subscriptions, shared, no_ack=method.no_ack)
 
     def forget_matches(self) -> None:
-        """Match messages with the subscriptions again, because these have changed."""
+        """Forget which subscriptions match, because the subscriptions have changed."""
         for consumer in self.consumers.values():
             assert isinstance(consumer, MqttConsumer)
             consumer.forget_match()
 
     def serve(self) -> None:
-        """Schedule the settlement of deliveries that need no PUBACK, and continue to copy retained messages.
-
-        The connection calls this whenever its output is written.
+        """Schedule the settlement of deliveries that need no PUBACK, and the return of held ones; continue to copy
+        retained messages. The connection calls this whenever its output is taken to be written.
         """
         if self._copies is not None and not self._copies.output_taken():
             self._copies = None
@@ -75,7 +74,7 @@ class MqttBasic(BasicSession):
                 self.nack(tag, multiple=False, requeue=True, failed=False)
 
     def send_retained(self, retained: RetainedMessages, wanted: list[tuple[str, str]]) -> None:
-        """Deliver copies of retained messages. Shapes: `wanted` are names of queues with binding keys."""
+        """Begin to deliver retained messages. Shapes: `wanted` contains pairs of a queue name and a binding key."""
         if not self.closed and len(retained):
             copies = self._copies
             if copies is None:
@@ -84,7 +83,7 @@ class MqttBasic(BasicSession):
                 copies.begin(name, key)
 
     def acknowledge(self, packet_ids: list[int]) -> None:
-        """Settle deliveries; ignore packet ids that are not in use."""
+        """Settle the deliveries with these packet ids; ignore ids without an unacknowledged delivery."""
         full = self._is_full
         ids = self._form.packet_ids
         first = last = 0
@@ -99,7 +98,7 @@ class MqttBasic(BasicSession):
         self._serve_others(full)
 
     def _ack_range(self, first: int, last: int) -> None:
-        """Settle deliveries with consecutive tags, at once if they are the oldest. `first` is 0 if there are none."""
+        """Settle deliveries with consecutive tags, in one call if possible. `first` is 0 if there are none."""
         if first < last and first == self.unacked.oldest:
             self.ack(last, multiple=True)
         elif first:
@@ -119,7 +118,7 @@ class MqttBasic(BasicSession):
         return self._form.packet_ids
 
     def settle_received(self, packet_ids: Sequence[int]) -> list[int]:
-        """Settle deliveries, log this, and return their packet ids. These remain in use until `complete`."""
+        """Settle deliveries and return their packet ids, which stay in use until `complete`; ignore unknown ids."""
         ids = self._form.packet_ids
         received: list[int] = []
         for packet_id in packet_ids:
@@ -143,17 +142,17 @@ class MqttBasic(BasicSession):
 
     @property
     def _is_full(self) -> bool:
-        """Whether there is no room for a delivery at QoS 1 or 2: the window is used up, or a message is held."""
+        """Whether deliveries at QoS 1 and 2 must wait: the window is used up, or a message's packet id is in use."""
         ids = self._form.packet_ids
         return ids.blocking > 0 or self.outstanding + ids.released >= self._form.window
 
     def _serve_others(self, was_full: bool) -> None:
-        """Serve all queues of the session once there is room again: an ack serves only the queue of its message."""
+        """Serve all queues of the session if there is room again: an ack serves only the queue of its message."""
         if was_full and not self._is_full and len(self.consumers) > 1:
             self.wake()
 
     def close(self) -> None:
-        """End the consumers and requeue messages without their PUBACK or PUBREC, because the channel is closed."""
+        """End the consumers and requeue the messages that are not acknowledged, because the channel is closed."""
         if self._copies is not None:
             self._copies.close()
         for tag in self._form.packet_ids.take_unanswered():
@@ -161,7 +160,7 @@ class MqttBasic(BasicSession):
         super().close()
 
     def consumer_cancelled(self, consumer: Consumer) -> None:
-        """End the connection in the next turn, because a queue of its session was deleted."""
+        """End the connection in the next turn, because the broker has cancelled a consumer of its session."""
         self.consumers.pop(consumer.tag, None)
         fault = PacketFault(ADMINISTRATIVE_ACTION, f"queue '{consumer.queue.name}' was deleted", 320)
         ports = self._vhost.ports

@@ -23,12 +23,12 @@ OCTETS: Final = (0, PUBACK, PUBREC)  # by QoS
 
 
 class MqttConfirms(ChannelConfirms):
-    """Answer publishes at QoS 1 and 2, and PUBREC and PUBREL packets, after the sync, in their order.
+    """Answer publishes at QoS 1 and 2, and PUBREC and PUBREL packets, in order and after the sync.
 
-    Shapes: `_answers` contains an item for each unanswered packet: the first octet of its answer, the reason code and
-        the packet id. Consecutive publishes at QoS 0 share an item, their number negated. `in_flight` counts the PUBACK
-        packets that are due. `refused` contains the numbers of the publishes that a full queue has refused since the
-        last `expect`, and `unrouted` counts those that were routed to no queue.
+    Shapes: `_answers` contains, in order, the `packed` answers that are not sent yet, and a negative item for
+        consecutive publishes at QoS 0: minus their number. `in_flight` counts the PUBACK packets among the answers.
+        Since the last `expect`, `refused` contains the numbers of refused publishes, and `unrouted` counts publishes
+        that were routed to no queue.
     """
 
     __slots__ = ("_answers", "_forget", "_sizes_vary", "_version", "_vhost", "in_flight", "refused", "unrouted")
@@ -46,7 +46,7 @@ class MqttConfirms(ChannelConfirms):
         self.unrouted = 0
 
     def begin(self, version: int, forget: Callable[[list[int]], None]) -> None:
-        """Start to confirm, in a version of MQTT. `forget` is called with the packet ids of refused QoS 2 publishes."""
+        """Begin to answer in a version of MQTT. `forget` is called with the packet ids of refused QoS 2 publishes."""
         self._version = version
         self._forget = forget
         self.start()
@@ -66,18 +66,18 @@ class MqttConfirms(ChannelConfirms):
         logged: int,
     ) -> None:
         self.unrouted += stop - start - (stops[len(stops) - 1] if stops else 0)
-        if self._sizes_vary and start < stop:  # the mapping shares headers, which the tally takes for one size
+        if self._sizes_vary and start < stop:  # the same header at both ends would mean equal sizes to the tally
             headers = [*headers[: stop - 1], b""]
         super().published_run(headers, bodies, start, stop, targets, stops, logged)
 
     def refuse(self, number: int) -> None:
-        """Answer an unconfirmed publish with an error, because a full queue refused it."""
+        """Answer an unconfirmed publish with an error, because it was refused."""
         self.refused.append(number)
         super().refuse(number)
 
     def expect(self, packet_ids: list[int], qos: int, unroutable: list[bool]) -> None:
         """Record the packet ids of publishes that were just accepted. Shapes: `unroutable` states for each whether it
-        was routed to no queue; it is empty if all were routed.
+        was routed to no queue; it is empty if all were routed, and at QoS 0.
         """
         self.unrouted = 0
         self.refused.clear()
@@ -104,15 +104,14 @@ class MqttConfirms(ChannelConfirms):
             self._committer.wait(self)
 
     def wait_for_records(self) -> None:
-        """Confirm the last publish once all records are on disk."""
+        """Confirm the last publish only once all records are on disk."""
         if self._vhost.store.needs_sync:
             self.wait_for_disk()
 
     def _settle(self, kind: int, upto: int) -> None:
         """Send the answers to publishes, PUBREC and PUBREL packets up to a number.
 
-        A publish that a full queue refused is answered with 0x97. MQTT 3.1.1 has no such answer: the client is
-        disconnected.
+        A refused publish is answered with 0x97. MQTT 3.1.1 has no such answer, so the client is disconnected.
         """
         count = upto - self.confirmed
         if count <= 0:
@@ -140,7 +139,7 @@ class MqttConfirms(ChannelConfirms):
             self._forget([answer & 0xFFFF for answer in due if answer >> OCTET_SHIFT == PUBREC])
             if due and self._version != V5:
                 fault = PacketFault(QUOTA_EXCEEDED, "a queue is full", 406)
-                ports = self._vhost.ports  # in the next turn, because the committer is running
+                ports = self._vhost.ports  # fail in the next turn: the committer is running
                 ports.deadlines.set((self, "refused"), ports.clock.now_ms, partial(self._connection.fail, fault))
                 return
         else:
@@ -149,7 +148,7 @@ class MqttConfirms(ChannelConfirms):
             self._connection.write(b"".join(pieces))
 
     def _take_due(self, count: int) -> list[int]:
-        """Remove the items of the next `count` packets, and return those that are not publishes at QoS 0."""
+        """Remove the items of the next `count` packets, and return the answers among them."""
         waiting = self._answers
         due: list[int] = []
         at = 0
@@ -170,5 +169,5 @@ class MqttConfirms(ChannelConfirms):
 
 
 def packed(octet: int, reason_code: int, packet_id: int) -> int:
-    """Return an answer as one number."""
+    """Return an answer as one number: its first octet, reason code and packet id."""
     return octet << OCTET_SHIFT | reason_code << CODE_SHIFT | packet_id

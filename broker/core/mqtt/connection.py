@@ -65,14 +65,14 @@ NOTHING: Final[dict[str, Any]] = {}
 NO_FRAMES: Final = FrameCutter(0)  # always empty, so all MQTT connections share it
 PROTOCOLS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's names
 ALWAYS: Final = 0  # retain handling: send retained messages for each SUBSCRIBE
-IF_NEW: Final = 1  # ... only if the session has no subscription with the filter yet
+IF_NEW: Final = 1  # retain handling: send them only if the session has no subscription with the filter yet
 
 
 class FilterRequest:
     """Process the topic filters of one SUBSCRIBE or UNSUBSCRIBE, and collect a reason code for each.
 
-    Shapes: `wanted` are the queue names and binding keys for which retained messages are to be sent; `has_system` is
-        set once a filter for topics below `$SYS` was subscribed.
+    Shapes: `wanted` contains a queue name and a binding key for each filter whose retained messages are to be sent;
+        `has_system` is set if a filter for topics below `$SYS` was subscribed.
     """
 
     def __init__(self, session: MqttSession, context: MqttContext, talk: Conversation, identifier: int = 0) -> None:
@@ -134,15 +134,15 @@ class FilterRequest:
 class MqttConnection(Connection):
     """One MQTT client's connection.
 
-    Shapes: `_steps` are the remaining steps of the last packet, the next one at the end. They run before the next
-        packet is parsed; none runs while the connection is held.
+    Shapes: `_steps` contains the remaining steps of the current packet, the next one at the end. The next packet is
+        parsed when none is left.
     Invariant: feed() raises no protocol error.
     """
 
     __slots__ = ("_client_id", "_connect", "_context", "_expired_queues", "_handshakes", "_publisher", "_steps",
                  "_talk", "_vhost", "_will")  # fmt: skip
     __deletable__ = ("_handshakes", "_publisher")
-    _handshakes: ClientHandshakes  # from the login to the end
+    _handshakes: ClientHandshakes  # set while the state is RUNNING
     _publisher: MqttPublisher  # as above
 
     def __init__(
@@ -174,7 +174,7 @@ class MqttConnection(Connection):
 
     @property
     def client_facts(self) -> dict[str, Any] | None:
-        """The facts about the client that operators see."""
+        """Facts about the client for operators; None until its CONNECT has passed the checks."""
         connect = self._connect
         if connect is None:
             return None
@@ -252,7 +252,7 @@ class MqttConnection(Connection):
         self._steps.extend(reversed(steps))
 
     def _carry_out(self, step: Callable[[], None]) -> None:
-        """Run a step. A step that is postponed runs again when its answer has arrived."""
+        """Run a step. A postponed step runs again when the answer that it needs has arrived."""
         waiting = self._postponed
         try:
             step()
@@ -264,7 +264,7 @@ class MqttConnection(Connection):
             waiting.clear()
 
     def _answered(self, step: Callable[[], None]) -> None:
-        """Run a postponed step again, because its answer has arrived."""
+        """Run a postponed step again, because the answer that it needs has arrived."""
         if self.state is CLOSED:
             return
         self.release()
@@ -318,7 +318,7 @@ class MqttConnection(Connection):
     # -- login --------------------------------------------------------------------------------------------------------
 
     def _log_in(self, connect: Connect) -> None:
-        """Check a CONNECT and its login. Raises: PacketError."""
+        """Check a CONNECT, and begin the login. Raises: PacketError."""
         self.client_properties = {
             "product": "MQTT client",
             "client_id": connect.client_id,
@@ -348,7 +348,7 @@ class MqttConnection(Connection):
         self.finish()
 
     def _open(self) -> None:
-        """Open the vhost, and claim the client id. Raises: ConnectionFault."""
+        """Open the vhost, and schedule the start of the session. Raises: ConnectionFault."""
         connect, context, session = self._connect, self._context, self.session
         assert connect is not None and isinstance(session, MqttSessionOfConnection)
         session.open(context.vhost_and_user(connect.user or "", session.peer)[0])
@@ -404,17 +404,17 @@ class MqttConnection(Connection):
         self.touch()
 
     def _renew_expiry(self, session: MqttSession, handshakes: Handshakes) -> None:
-        """Set the session expiry that the client requests; its CONNACK waits until that is on disk."""
+        """Set the session expiry that the client requests; the CONNACK waits until the change is on disk."""
         answers, channel = session.vhost.answers, self.channels[CHANNEL]
         mark = answers.mark()
         session.renew_expiry(session.expiry_s)
-        if not session.expiry_s and self._context.qos_max == 2:  # in a cluster other nodes would poll for the expiry
+        if not session.expiry_s and self._context.qos_max == 2:  # not in a cluster: its nodes would poll for the expiry
             session.end_with_broker()
             handshakes.keep_in_memory(self._client_id)
         answers.fulfil(channel, answers.promise(channel, None), self._subject, mark)
 
     def _accept_client(self, connect: Connect, session: MqttSession, handshakes: Handshakes) -> None:
-        """Send the CONNACK, and the PUBREL packets that the client has not completed."""
+        """Send the CONNACK, and a PUBREL for each QoS 2 delivery that still waits for its PUBCOMP."""
         self._talk.accept()
         present = handshakes.enter(self._client_id) or bool(session.kept_queues())
         properties = connack_properties(connect, self._context, self._client_id, session.expiry_s)
@@ -480,7 +480,7 @@ class MqttConnection(Connection):
         self.finish()
 
     def fail(self, error: ProtocolError, channel: int = 0) -> None:
-        """End the connection, telling the client the reason if its version allows it."""
+        """End the connection, and report the reason to the client if the protocol allows it."""
         if self.state is CLOSED:
             return
         if self._on_error is not None:
@@ -493,12 +493,12 @@ class MqttConnection(Connection):
         self.finish()
 
     def encode_failure(self, error: ProtocolError) -> bytes:
-        """Return the packet that reports an error to the client."""
+        """Return the packet that reports an error to the client; empty if the protocol allows none."""
         reason_code, text = reason_of(error)
         return self._talk.refusal(reason_code, text)
 
     def finish(self) -> None:
-        """End the connection: discard further packets, publish the will, and close every session."""
+        """End the connection: discard further packets, publish or hold the will, and close every session."""
         if self.state is not CLOSED:
             self._steps.clear()
             self._talk.end()
@@ -517,7 +517,7 @@ class MqttConnection(Connection):
             self._vhost.queues.drop_all(self._expired_queues, release_id)
 
     def _publish_will(self) -> None:
-        """Publish the will, if there is one, or hold it for its delay. Errors are only logged: the client is gone."""
+        """Publish the will, if there is one, or hold it for its delay. Errors are only logged: the client has left."""
         will, self._will = self._will, None
         if will is None or CHANNEL not in self.channels:
             return
@@ -542,7 +542,7 @@ class MqttConnection(Connection):
         return b""
 
     def take_output(self) -> list[Any]:
-        """Return the output in pieces to write, and schedule the settlement of deliveries that need no PUBACK."""
+        """Return and clear the output, in pieces to write, and schedule the work that follows it."""
         if self.state is RUNNING and CHANNEL in self.channels:
             self._mqtt.deliveries.serve()
         return super().take_output()

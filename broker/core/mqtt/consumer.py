@@ -25,16 +25,16 @@ PUBLISH: Final = 0x30
 QOS0_MAX: Final = 10_000  # messages that may wait for a client that is not reading
 SLOW_MS: Final = 100  # between two checks of a client that is not reading
 DUP: Final = 0x08
-NO_TOPIC: Final = b"\0\0"  # in a packet with an alias that the client knows
+NO_TOPIC: Final = b"\0\0"  # the topic in a packet whose alias the client knows
 EXPIRY_MAX_S: Final = 0xFFFF_FFFF
 
 
 class ClientForm:
     """The form of the packets to a client: the version of MQTT, limits, topic aliases and packet ids.
 
-    Shapes: `aliases` maps the first topics to their aliases, negated until these were sent to the client.
-    Units: `window` is how many deliveries at QoS 1 and 2 may be unfinished; `aliases_max` is how many topics get an
-        alias: the first ones of the connection.
+    Shapes: `aliases` maps topics to their aliases; an alias is negative until the client knows it.
+    Units: `window` is the maximum number of unfinished deliveries at QoS 1 and 2, `aliases_max` that of aliases, which
+        are assigned to the first topics of the connection.
     """
 
     __slots__ = ("aliases", "aliases_max", "client_id", "clock", "mapping", "packet_ids", "packet_max_bytes", "version",
@@ -66,7 +66,7 @@ class UnsyncedDeliveries:
     """Hold back deliveries at QoS 2 until the records of their messages are on disk.
 
     If a power failure lost a delivered message, its publisher would send it again, and it would be delivered twice.
-    Shapes: `_packets` are those of the deliveries after number `confirmed`, each in two pieces.
+    Shapes: `_packets` contains the packets that wait, each in two pieces.
     """
 
     __slots__ = ("_committer", "_connection", "_packets", "confirmed", "logged", "published", "waiting")
@@ -79,7 +79,7 @@ class UnsyncedDeliveries:
         self.waiting = False
 
     def add(self, front: bytes, body: bytes) -> None:
-        """Send a packet after the next sync."""
+        """Send a packet in two pieces after the next sync."""
         self._packets.append((front, body))
         self.published += 1
         self.logged = self.published
@@ -97,16 +97,15 @@ class UnsyncedDeliveries:
 
 
 class MqttConsumer(Consumer):
-    """Deliver the messages of a session's queue, with PUBACK packets as acks; a consumer without acks uses QoS 0.
+    """Deliver the messages of a queue to an MQTT client; a consumer without acks uses QoS 0.
 
-    A message is delivered at the lower of its own QoS and that of its subscriptions. It is skipped if its routing key
-    corresponds to no topic, if it is larger than the client accepts, or if the client published it itself and its
-    subscription excludes that. A copy of a retained message has RETAIN set. A delivery at QoS 2 is sent once the
-    message's record is on disk, so later messages may overtake it.
-    Shapes: `_prefix` are the properties of a delivery that depend on its topic: identifiers and alias. `_front` is the
-        packet up to its packet id, or at QoS 0 up to its body, for messages with one envelope and content header, and
-        so with one size; it lacks the properties if they contain the seconds until expiry. `_shared` is set for a
-        shared subscription, whose queue other clients consume, too.
+    A message is delivered at the lower of its own QoS and that of its subscriptions, unless it must be skipped, for
+    instance because it is larger than the client accepts. A copy of a retained message has RETAIN set. A delivery at
+    QoS 2 is sent once the message's record is on disk, so later messages may overtake it.
+    Shapes: `_prefix` contains the properties that depend on the topic: subscription identifiers and alias. `_front` is
+        the start of a packet, which messages with the cached envelope and content header share: at QoS 1 and 2 all
+        before the packet id, at QoS 0 all before the body, except properties with the seconds until expiry. `_shared`
+        contains the options of a shared subscription, whose queue other clients may consume too.
     """
 
     __slots__ = ("_bare", "_envelope", "_expires", "_form", "_front", "_header", "_match", "_prefix", "_properties",
@@ -143,7 +142,7 @@ class MqttConsumer(Consumer):
         self._unsynced: UnsyncedDeliveries | None = None  # created by the first delivery that has to wait
 
     def forget_match(self) -> None:
-        """Match messages with the subscriptions again, because these have changed."""
+        """Forget which subscriptions match, because the subscriptions have changed."""
         self._envelope = None
 
     def room(self) -> int:
@@ -186,8 +185,8 @@ class MqttConsumer(Consumer):
         self._schedule_check()
 
     def append(self, message: Message, header: bytes, tag: int, octets: list[bytes], message_id: int) -> int:
-        """Append the PUBLISH packet of a message to the output, unless it is skipped, held, or waits for a sync. Return
-        the size of its large pieces. HOT.
+        """Append the PUBLISH packet of a message to the output, unless the message is skipped or has to wait. Return
+        the size of the body if it is large, otherwise 0. HOT.
         """
         if message.envelope is not self._envelope:
             self._cache_envelope(message.envelope)
@@ -298,7 +297,7 @@ class MqttConsumer(Consumer):
             self._front += properties
 
     def _encode_properties(self, message: Message) -> bytes:
-        """Return the properties of a delivery: those of its topic, the seconds until expiry, those of its header."""
+        """Return the properties of a delivery, encoded after their length."""
         prefix = self._prefix
         if message.facts.expiration_ms is not None:
             left_ms = message.facts.expiration_ms - (self._form.clock.now_ms - message.timestamp_ms)

@@ -31,7 +31,7 @@ INTERVAL_MS: Final = 10_000  # between two publishes of the topics below $SYS
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class MqttClients(dict[tuple[str, str], Connection]):
-    """The connection of each client id of a vhost."""
+    """The connection of each client, by vhost and client id."""
 
     def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
         """Add a connection, and end another one with its client id. Raises: Postponed, in a cluster."""
@@ -49,7 +49,7 @@ class MqttClients(dict[tuple[str, str], Connection]):
 class MqttContext:
     """The state that all MQTT connections of a broker share.
 
-    Units: `qos_max` is 1 in a cluster, because it does not store handshakes and delayed wills.
+    Units: `qos_max` is 1 in a cluster, which stores neither QoS 2 handshakes nor delayed wills.
     """
 
     def __init__(
@@ -107,7 +107,7 @@ class MqttContext:
         self._states.pop(vhost.name, None)
 
     def state_in(self, vhost: Vhost) -> VhostState:
-        """Return the MQTT state of a vhost. If the vhost was opened at run time, it may still be loading."""
+        """Return the MQTT state of a vhost, which may still be loading if the vhost was opened at run time."""
         found = self._states.get(vhost.name)
         if found is None or found.vhost is not vhost:
             self.load(vhost, nothing)
@@ -117,7 +117,7 @@ class MqttContext:
 
 class VhostState:
     """The MQTT state of one vhost: retained messages, QoS 2 handshakes, delayed wills and `$SYS` topics. The handshakes
-    are loaded last.
+    are loaded last, so everything is loaded once they are.
     """
 
     def __init__(self, vhost: Vhost, retained: RetainedMessages, clients: MqttClients) -> None:
@@ -153,7 +153,7 @@ class VhostState:
 
 class SystemTopics:
     """Publish figures of one vhost as topics below `$SYS`, named as in Mosquitto, to the queues of the sessions that
-    subscribe to them. They are not routed through bindings, so no AMQP consumer gets them.
+    subscribe to them. The messages are not routed through bindings, so no other queue gets them.
     """
 
     def __init__(self, vhost: Vhost, clients: MqttClients, retained: RetainedMessages) -> None:
@@ -182,7 +182,7 @@ class SystemTopics:
             self._wait()
 
     def _publish_to(self, session: MqttSession) -> bool:
-        """Publish the topics that the filters of a session match, and return whether it has any filter below `$SYS`."""
+        """Publish the topics that a session's filters match, and return whether it has any filter below `$SYS`."""
         filters = [] if session.closed else session.system_filters()
         values = self._values() if filters else {}
         for name, key in filters:

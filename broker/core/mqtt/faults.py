@@ -48,7 +48,7 @@ class TakenOver(PacketFault):
 
 
 def reason_of(error: ProtocolError | PacketError) -> tuple[int, str]:
-    """Return the reason code and the text with which an error closes a connection or refuses a subscription."""
+    """Return the reason code and the text that report an error to the client."""
     if isinstance(error, PacketFault | PacketError):
         return error.reason_code, error.text
     text = error.reply_text.partition(" - ")[2]

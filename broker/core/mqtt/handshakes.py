@@ -25,11 +25,11 @@ NO_PLACES: Final[dict[int, Place | None]] = {}
 
 
 class Handshakes:
-    """Store the unfinished QoS 2 handshakes of the clients of one vhost. The handshakes of a lasting session are
-    messages of the queue `amq.mqtt.handshakes`, which expire with the session; those of other sessions are only in
+    """Store the unfinished QoS 2 handshakes of the clients of one vhost. The handshakes of a lasting session are stored
+    as messages in the queue `amq.mqtt.handshakes` until the session expires; those of other sessions are only in
     memory. Additions and removals within a transaction are committed with it.
-    Shapes: a body is the direction, the packet id in two octets, and the client id. `_places` maps each direction and
-        client to the place of each packet id, in the order of `add`, or to None for one that is only in memory.
+    Shapes: a message body contains the direction, the packet id in two octets, and the client id. `_places` maps each
+        direction and client to its packet ids, oldest first, with the `Place` of each, or None for one in memory only.
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -60,7 +60,7 @@ class Handshakes:
     # -- sessions -----------------------------------------------------------------------------------------------------
 
     def enter(self, client_id: str) -> bool:
-        """Stop the expiry of a client's handshakes, because the client connects, and return whether it has any."""
+        """Stop the expiry of a client's handshakes, and return whether it has any."""
         self.vhost.ports.deadlines.cancel((self, client_id))
         return (RECEIVED, client_id) in self._places or (RELEASED, client_id) in self._places
 
@@ -78,7 +78,7 @@ class Handshakes:
             self.remove(direction, client_id, tuple(self.packet_ids(direction, client_id)))
 
     def keep_in_memory(self, client_id: str) -> None:
-        """Remove the records of a client's handshakes, because its session ends with its connection."""
+        """Keep a client's handshakes in memory only, because its session ends with its connection."""
         for direction in (RECEIVED, RELEASED):
             packet_ids = tuple(self.packet_ids(direction, client_id))
             self.remove(direction, client_id, packet_ids)
@@ -131,7 +131,7 @@ class Handshakes:
 
 
 class ClientHandshakes:
-    """Store the packet ids of a client's publishes until their PUBREL, and of its deliveries until their PUBCOMP."""
+    """The QoS 2 handshakes of one client: publishes that wait for PUBREL, and deliveries that wait for PUBCOMP."""
 
     __slots__ = ("_client_id", "_handshakes", "_session")
     __deletable__ = ("_session",)
@@ -144,7 +144,7 @@ class ClientHandshakes:
     def leave(self) -> None:
         """Start the expiry of the handshakes, or drop them: the client has disconnected."""
         self._handshakes.leave(self._client_id, self._session.expiry_s)
-        del self._session  # its confirms refer to this object: break the cycle, so that no garbage collection is needed
+        del self._session  # whose confirms refer to this object: without the cycle, no garbage collection is needed
 
     # -- publishes of the client --------------------------------------------------------------------------------------
 
@@ -154,13 +154,13 @@ class ClientHandshakes:
         return self._handshakes.packet_ids(RECEIVED, self._client_id)
 
     def has_repeats(self, packet_ids: Sequence[int]) -> bool:
-        """Return whether one of these publishes was received before, or is contained twice."""
+        """Return whether a packet id belongs to an unreleased publish, or occurs twice."""
         if len(set(packet_ids)) < len(packet_ids):
             return True
         return not self.received.isdisjoint(packet_ids)
 
     def receive(self, packet_ids: Sequence[int]) -> None:
-        """Store publishes, in the transaction in which they are published; their PUBREC follows the sync."""
+        """Store the packet ids of publishes; their PUBREC follows the sync."""
         self._handshakes.add(RECEIVED, self._client_id, packet_ids, self._session.expiry_s)
         self._session.confirms.wait_for_records()
 
@@ -168,7 +168,7 @@ class ClientHandshakes:
         self._handshakes.remove(RECEIVED, self._client_id, packet_ids)
 
     def release(self, packet_ids: Sequence[int]) -> None:
-        """Remove publishes after their PUBREL, and send PUBCOMP once the removal is on disk."""
+        """Remove packet ids of publishes after their PUBREL, and send PUBCOMP once the removal is on disk."""
         known = [packet_id in self.received for packet_id in packet_ids]
         self.forget(packet_ids)
         for place, packet_id in enumerate(packet_ids):
@@ -177,14 +177,14 @@ class ClientHandshakes:
     # -- deliveries to the client -------------------------------------------------------------------------------------
 
     def resume(self) -> bytes:
-        """Return the PUBREL packets that an earlier connection of the client has not completed."""
+        """Return a PUBREL for each delivery that still waits for its PUBCOMP, and reserve the packet ids."""
         packet_ids = self._handshakes.packet_ids(RELEASED, self._client_id)
         for packet_id in packet_ids:
             self._session.deliveries.packet_ids.release(packet_id)
         return b"".join([bytes((PUBREL, 2, packet_id >> 8, packet_id & 0xFF)) for packet_id in packet_ids])
 
     def settle(self, packet_ids: Sequence[int]) -> None:
-        """Settle deliveries after their PUBREC and store their ids, in one transaction; PUBREL follows the sync."""
+        """Settle deliveries after their PUBREC, and store the packet ids until PUBCOMP; PUBREL follows the sync."""
         session, deliveries = self._session, self._session.deliveries
         with self._handshakes.vhost.ports.transaction():
             received = deliveries.settle_received(packet_ids)

@@ -54,7 +54,7 @@ def check_connect(connect: Connect, context: MqttContext) -> None:
 
 
 def check_will(connect: Connect, will: Will, context: MqttContext) -> None:
-    """Check that a will can be published when the connection ends. Raises: PacketError."""
+    """Check the QoS, the delay, the topic and the properties of a will. Raises: PacketError."""
     if will.qos > context.qos_max:
         raise PacketError(QOS_UNSUPPORTED, NO_QOS_2)
     if context.qos_max < 2 and will.properties.get(WILL_DELAY_S, 0) and connect.session_expiry_s != 0:
@@ -78,16 +78,13 @@ def credentials(connect: Connect, context: MqttContext, peer: Peer, mechanisms: 
 
 
 def session_expiry_s(connect: Connect, context: MqttContext) -> int:
-    """Return how long the session outlives its connection."""
+    """Return how long the session outlives its connection: as the client requests, up to the configured maximum."""
     longest_s = context.settings.session_expiry_max_s
     return longest_s if connect.session_expiry_s is None else min(connect.session_expiry_s, longest_s)
 
 
 def client_form(connect: Connect, context: MqttContext, client_id: str, clock: Clock) -> ClientForm:
-    """Return the form of the packets to the client, within the limits that its CONNECT states.
-
-    More deliveries than a queue has packet ids are never unacknowledged.
-    """
+    """Return the form of the packets to the client, within the limits of its CONNECT and of the broker."""
     asked, window = connect.properties, min(context.settings.prefetch, OF_QUEUE_MAX)
     return ClientForm(
         client_id,
@@ -101,7 +98,7 @@ def client_form(connect: Connect, context: MqttContext, client_id: str, clock: C
 
 
 def connack_properties(connect: Connect, context: MqttContext, client_id: str, expiry_s: int) -> dict[int, Any]:
-    """Return the properties of a CONNACK: the broker's limits, and values that differ from the requested ones."""
+    """Return the properties of a CONNACK, none before MQTT 5: limits, and values that differ from requested ones."""
     if connect.version != V5:
         return {}
     properties: dict[int, Any] = {}

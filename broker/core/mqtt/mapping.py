@@ -1,6 +1,6 @@
 """Map MQTT messages to AMQP messages and back: topics to routing keys, properties to content headers.
 
-Source: RabbitMQ, mc_mqtt and rabbit_mqtt_util, which do not map topics with dots and routing keys with slashes.
+Source: RabbitMQ, mc_mqtt and rabbit_mqtt_util, except for topics with dots and routing keys with slashes.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ from broker.mqtt.wire import TEXT_MAX_BYTES, binary
 from broker.routing.pattern import AMQP, MQTT, TopicDialect
 
 EXCHANGE: Final = "amq.topic"
-SYSTEM_EXCHANGE: Final = "$SYS"  # the envelope of the broker's own topics names it; it does not exist
+SYSTEM_EXCHANGE: Final = "$SYS"  # named in the envelopes of `$SYS` messages; there is no such exchange
 KNOWN_MAX: Final = 4096  # entries of each cache
-KNOWN_MAX_BYTES: Final = 512  # properties that are larger are not cached
+KNOWN_MAX_BYTES: Final = 512  # larger properties are not cached
 NO_ALIAS: Final = -1
 TRANSIENT: Final = 1
 PERSISTENT: Final = 2
@@ -55,8 +55,8 @@ NO_TABLE: Final = bytes(4)
 class SentHeader:
     """The MQTT properties and flags of messages with equal AMQP properties.
 
-    Shapes: `properties` are those of a PUBLISH of MQTT 5, encoded, without their length and without the expiry.
-        `client_id` is the publisher's, if a subscription of its own excludes its publishes, or empty.
+    Shapes: `properties` contains the encoded properties of an MQTT 5 PUBLISH, without their length and the expiry.
+        `client_id` is set if the publisher has a subscription that excludes its own publishes.
     """
 
     __slots__ = ("client_id", "is_qos_2", "properties", "retain")
@@ -79,7 +79,7 @@ class SentHeader:
 class MessageMapping:
     """Map messages, and cache parts that many messages share; all connections use one object. `swaps` is set if slashes
     in topics become dots in routing keys, and dots slashes.
-    Invariant: each cache has at most `KNOWN_MAX` entries of some hundred octets; a full one is cleared.
+    Invariant: each cache has at most `KNOWN_MAX` entries; a full one is cleared.
     """
 
     def __init__(self, levels_max: int, exchange: str = EXCHANGE) -> None:
@@ -114,10 +114,10 @@ class MessageMapping:
         return found
 
     def properties(self, octets: bytes, qos: int, retain: bool = False, client_id: str = "") -> tuple[bytes, int]:
-        """Return the encoded properties of a content header for those of a publish, and its topic alias or `NO_ALIAS`.
+        """Return the properties of a content header for the encoded ones of a publish, and its alias or `NO_ALIAS`.
 
         Shapes: `client_id` is empty unless deliveries need it.
-        Raises: PacketError for malformed properties, and for those that a content header cannot represent.
+        Raises: PacketError for properties that are invalid or that a content header cannot represent.
         """
         key = (octets, qos, retain, client_id)
         found = self._properties.get(key)
@@ -145,7 +145,7 @@ class MessageMapping:
     # -- to MQTT ------------------------------------------------------------------------------------------------------
 
     def topic(self, key: str) -> bytes:
-        """Return the encoded topic of a routing key, with its length; empty if the key corresponds to no topic."""
+        """Return the topic of a routing key, encoded with its length; empty if the key corresponds to no topic."""
         found = self._topics.get(key)
         if found is None:
             topic = topic_of(key, self.swaps)
@@ -169,8 +169,8 @@ def content_properties(
 ) -> bytes:
     """Return the flags and properties of a content header for MQTT 5 properties.
 
-    User properties become text headers in their order, including repeated ones. Raises: PacketError 0x83 for a property
-    that a content header cannot represent, 0x90 for a response topic to which no client could publish.
+    User properties become text headers in their order, including repeated ones. Raises: PacketError for a property that
+    a content header cannot represent, and for a response topic to which no client could publish.
     """
     values: dict[str, Any] = {"delivery_mode": PERSISTENT if qos else TRANSIENT}
     entries: list[tuple[str, Any]] = []
@@ -205,8 +205,8 @@ def content_properties(
 
 
 def message_properties(header: bytes, swaps: bool = True) -> dict[int, Any]:
-    """Return the MQTT 5 properties for a content header, without the expiry. Headers that `content_properties` adds for
-    properties become these again, and other text headers user properties; the rest is left out.
+    """Return the MQTT 5 properties for a content header, without the expiry. Text headers become user properties if
+    MQTT can represent them, except those that `content_properties` adds.
     """
     values: dict[int, Any] = {}
     read = decode_properties(header)

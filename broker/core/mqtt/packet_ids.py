@@ -16,8 +16,8 @@ class PacketIds:
     A message of the session's own queue has a packet id that is computed from its message id, so it is redelivered with
     the same packet id even after a restart. Messages of shared subscriptions get the ids of a higher range in turn.
     Shapes: `_tags` maps each packet id to its tag, or to RELEASED while a QoS 2 handshake waits for its PUBCOMP;
-        `released` counts the latter. `unanswered` are the tags of messages that need no acknowledgement: they were sent
-        at QoS 0 or not at all. `held` are those of messages whose packet id was in use; `blocking` is such an id, or 0.
+        `released` counts these handshakes. `unanswered` contains the tags of messages that were sent at QoS 0 or
+        skipped, `held` those of messages whose packet id was in use; `blocking` is such an id, or 0.
     """
 
     __slots__ = ("_last", "_tags", "blocking", "held", "released", "unanswered")
@@ -31,7 +31,7 @@ class PacketIds:
         self.blocking = 0
 
     def assign(self, tag: int, message_id: int) -> int:
-        """Return the packet id of a message; if another delivery uses it, hold the message and return 0."""
+        """Return the packet id of a message, or hold the message and return 0 if the packet id is in use."""
         packet_id = 1 + message_id % OF_QUEUE_MAX
         if self._tags.setdefault(packet_id, tag) != tag:
             self.held.append(tag)
@@ -51,7 +51,7 @@ class PacketIds:
         return packet_id
 
     def free(self, packet_id: int) -> int:
-        """Free a packet id and return its delivery tag, or 0 if it has none."""
+        """Free the packet id of an unacknowledged delivery and return its tag, or 0 if there is none."""
         tag = self._tags.pop(packet_id, UNUSED)  # hot: one lookup
         if tag > RELEASED:
             self._unblock(packet_id)
@@ -66,7 +66,7 @@ class PacketIds:
         self.released += 1
 
     def complete(self, packet_id: int) -> bool:
-        """Free a packet id that was released, and return whether it was."""
+        """Free a packet id after its PUBCOMP, and return whether it was released."""
         if self._tags.get(packet_id, UNUSED) != RELEASED:
             return False
         self.released -= 1

@@ -1,4 +1,4 @@
-"""The positions of messages in an internal queue, for an index that is built from the queue at startup."""
+"""The positions of messages in an internal queue, for an index in memory that is built from the queue."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Place:
 
     @property
     def is_gone(self) -> bool:
-        """Whether the message is no longer in the queue, because it expired or was purged, for instance."""
+        """Whether the message is no longer in the queue."""
         return self.slot.tenure is Tenure.DELETED or self.index in self.slot.acks
 
 
 def read_all(
     vhost: Vhost, queue: Queue | None, take: Callable[[Message, Slot, int], None], done: Callable[[], None]
 ) -> None:
-    """Call `take` with each ready message of a queue, its slot and its index, then `done`. Read slots from disk."""
+    """Call `take` with each ready message of a queue, its slot and its index, then `done`. Slots on disk are read."""
     slots = () if queue is None else tuple(queue.level.manager.slots.values())
     _read(vhost, queue, deque(slots), take, done)
 

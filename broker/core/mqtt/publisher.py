@@ -21,7 +21,7 @@ from broker.mqtt.reason_codes import PROTOCOL_ERROR, QOS_UNSUPPORTED, RECEIVE_MA
 
 RECEIVE_MAX: Final = 4096
 RECEIVE_MAX_311: Final = 65_535  # MQTT 3.1.1 cannot announce a limit
-TOPIC_ALIAS_MAX: Final = 16  # RabbitMQ's
+TOPIC_ALIAS_MAX: Final = 16  # as in RabbitMQ
 NO_QOS_2: Final = "a cluster does not support QoS 2"
 NO_ALIASES: Final[dict[int, bytes]] = {}
 
@@ -29,8 +29,8 @@ NO_ALIASES: Final[dict[int, bytes]] = {}
 class MqttPublisher:
     """Publish the messages of one client.
 
-    Shapes: `steps` are those of the connection, the next one at the end; publishes that have to wait are appended.
-        `_aliases` maps each topic alias to its topic.
+    Shapes: `steps` is the connection's list of steps, to which publishes that have to wait are appended. `_aliases`
+        maps each topic alias to its topic.
     """
 
     __slots__ = ("_aliases", "_channel", "_confirms", "_handshakes", "_mapping", "_qos_max", "_receive_max",
@@ -60,7 +60,7 @@ class MqttPublisher:
         self._confirms.begin(version, handshakes.forget)
 
     def publish(self, run: PublishRun) -> None:
-        """Publish a run. Raises: PacketError. An invalid topic is raised later, after the publishes before it. HOT."""
+        """Publish a run. Raises: PacketError, ProtocolError; for an invalid topic, after the earlier publishes. HOT."""
         mapping = self._mapping
         client_id = self._session.local_client_id
         properties, alias = mapping.properties(run.properties, run.qos, run.retain, client_id)
@@ -142,7 +142,7 @@ class MqttPublisher:
         """Publish a message that is to be retained, or that may have been received before.
 
         Shapes: `retained_topic` is empty for a message that is not to be retained.
-        Raises: PacketError 0x97 if it exceeds a limit on retained messages; in a cluster, Postponed.
+        Raises: PacketError or ProtocolError if it cannot be published or retained; in a cluster, Postponed.
         """
         confirms, retained = self._confirms, self._retained
         if qos > 1 and packet_id in self._handshakes.received:
@@ -159,7 +159,7 @@ class MqttPublisher:
     def _accept(
         self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], packet_ids: list[int], qos: int
     ) -> int:
-        """Publish messages, and return how many were accepted; the others have to wait."""
+        """Publish messages, and return how many were accepted; the remaining ones have to wait."""
         largest_bytes = 0
         for body in bodies:
             if len(body) > largest_bytes:
@@ -187,7 +187,7 @@ class MqttPublisher:
                 self._handshakes.receive(
                     [packet_ids[place] for place in range(published) if not refused or begun + place + 1 not in refused]
                 )
-        if published < taken:  # the last one spans many queues: its publish ends when the connection resumes
+        if published < taken:  # the last message, for very many queues, is published later
             self._steps.append(partial(self._handshakes.receive, packet_ids[published:taken]))
         return taken
 
@@ -200,10 +200,10 @@ class MqttPublisher:
             try:
                 self._retained.prepare_retain(self._session.session, key, header, will.body)
             except Postponed as postponed:
-                postponed.begin(nothing)  # nothing to do then, because the client has disconnected
+                postponed.begin(nothing)  # nothing follows, because the client has disconnected
 
     def hold_will(self, will: Will, wills: Wills, client_id: str, delay_s: int) -> None:
-        """Store a will to be published later. Raises: ProtocolError or PacketError if it cannot be published."""
+        """Store a will until its delay is over. Raises: ProtocolError or PacketError if it cannot be published."""
         mapping = self._mapping
         header = self._will_header(will)
         self._session.publisher.is_unroutable(mapping.payload(will.topic))  # raises if the user may not publish there

@@ -45,8 +45,8 @@ class Retained(Place):
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class RetainedMessages:
-    """Store the retained messages of one vhost. Invariant: the queue has one message for each key in `_places`, and no
-    others once `load` is done.
+    """Store the retained messages of one vhost. Shapes: `_places` maps each routing key to the position of its message,
+    which may have left the queue.
     """
 
     def __init__(self, vhost: Vhost, mapping: MessageMapping, max_messages: int, max_bytes: int) -> None:
@@ -100,7 +100,7 @@ class RetainedMessages:
             raise PacketError(QUOTA_EXCEEDED, lack)
 
     def lack_of_room(self, key: str, header_bytes: int, body_bytes: int) -> str:
-        """Return the reason if a limit prevents retaining a message, or an empty string."""
+        """Return why a limit prevents retaining a message, or an empty string."""
         if not body_bytes:
             return ""
         older = self._find(key)
@@ -109,7 +109,7 @@ class RetainedMessages:
         return self.lack_in(len(self._places) - (older is not None), self._bytes - older_bytes, size_bytes)
 
     def lack_in(self, count: int, retained_bytes: int, size_bytes: int) -> str:
-        """Return the reason if a limit prevents retaining a message in addition to others, or an empty string."""
+        """Return why a message cannot be retained in addition to `count` others, or an empty string."""
         if count >= self._max:
             return f"{count} messages are retained: mqtt.retained_max allows no more"
         if retained_bytes + size_bytes > self._max_bytes:
@@ -151,7 +151,7 @@ class RetainedMessages:
         self._bytes += place.size_bytes
         if expires_ms:
             ports = self.vhost.ports
-            at_ms = max(expires_ms, ports.clock.now_ms)  # a message that expired before a start has no precedence
+            at_ms = max(expires_ms, ports.clock.now_ms)  # messages that expired before startup have no priority
             ports.deadlines.set((self, key), at_ms, partial(self._expire, key))
 
     def _remove(self, key: str) -> Retained | None:
@@ -177,7 +177,7 @@ class RetainedMessages:
         self._bytes = 0
 
     def _expire(self, key: str) -> None:
-        """Drop the message of a key if it has expired; after `_clear`, another message may have the key."""
+        """Drop the message of a key if it has expired; the deadline may be that of an earlier message."""
         queue, now_ms = self._queue, self.vhost.ports.clock.now_ms
         if queue is not None and not queue.deleted and 0 < self.expires_ms(key) <= now_ms:
             self._drop(queue, key)
@@ -194,7 +194,7 @@ class RetainedMessages:
         """Update the index before a client's new subscriptions use it. Raises: Postponed, in a cluster."""
 
     def topic(self, key: str) -> str:
-        """Return the topic of a routing key; empty if its messages cannot be retained."""
+        """Return the topic of a routing key, or an empty string if the key corresponds to no topic."""
         return (topic_of(key, self._mapping.swaps) or b"").decode()
 
     def key(self, topic: str) -> str:
@@ -215,7 +215,7 @@ class RetainedMessages:
         return self._trie.search(self._mapping.dialect.parse(key).words)
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
-        """Call `take` with the message of each key that has one, and `done` at the end.
+        """Call `take` with the message of each key that has an unexpired one, and `done` at the end.
 
         If a message is replaced while it is read from disk, `take` is called with the newer one.
         """
@@ -268,18 +268,17 @@ class RetainedMessages:
 
 
 PORTION: Final = 64  # messages copied at once
-WAITING_MAX: Final = 512  # ready messages of the session's queue, from which on the next portion waits
-WAIT_MS: Final = 1000  # until the queue is checked again, unless its messages are delivered earlier
+WAITING_MAX: Final = 512  # the next portion waits while the queue has this many ready messages
+WAIT_MS: Final = 1000  # until a full queue is checked again, unless output is written earlier
 VISITS_MAX: Final = 4096  # nodes of the index visited for one portion
-VISITS_PER_UNIT: Final = 16  # nodes visited for a unit of the turn's share
+VISITS_PER_UNIT: Final = 16  # nodes visited for one unit of the turn's share
 COPY_SHARE: Final = 4  # units for one copy
 
 
 class RetainedCopies:
-    """Add copies of the retained messages that filters match to the queues of one session. The exchange of a copy is
-    `amq.retained`, from which the consumer sees that it has to set RETAIN. Otherwise it is a message of the queue like
-    any other, and is delivered after earlier publishes to its topic.
-    Cost: the session's queue gets `PORTION` messages at once, while fewer than `WAITING_MAX` are ready.
+    """For each filter in a SUBSCRIBE, add copies of the matching retained messages to the session's queue. The
+    envelope of a copy names `amq.retained` as its exchange, so that the consumer sets RETAIN.
+    Cost: copies are added in portions, while fewer than `WAITING_MAX` messages of the queue are ready.
     """
 
     def __init__(self, vhost: Vhost, retained: RetainedMessages) -> None:
@@ -300,7 +299,7 @@ class RetainedCopies:
         self._vhost.ports.deadlines.cancel(self)
 
     def output_taken(self) -> bool:
-        """Continue in the next turn, because output was written, and return whether there is more to copy."""
+        """Continue in the next turn if no read is in progress, and return whether there is more to copy."""
         if self._searches and not self._reading:
             ports = self._vhost.ports
             ports.deadlines.set(self, ports.clock.now_ms, self.proceed)

@@ -1,4 +1,4 @@
-"""The broker's side of an MQTT connection: user and vhost as for AMQP, and the queues of the MQTT session."""
+"""The broker's side of an MQTT connection: its user and vhost, as in AMQP, and the queues of its session."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ PREFIX: Final = "mqtt-subscription-"
 SUFFIXES: Final = ("qos0", "qos1")
 SHARED_PREFIX: Final = "mqtt-shared-"
 SYSTEM_PREFIX: Final = "$SYS."
-DIRECT: Final = "amq.direct"  # its bindings record shared subscriptions and filters below $SYS, not to route messages
+DIRECT: Final = "amq.direct"  # MQTT binds to it only to record shared subscriptions and filters below $SYS
 NAME_MAX_BYTES: Final = 255
 CLIENT_ID_MAX_BYTES: Final = NAME_MAX_BYTES - len(PREFIX) - len(SUFFIXES[0])
 EXPIRES: Final = "x-expires"
@@ -70,17 +70,16 @@ def shared_name(share: str, topic_filter: str) -> str:
 
 class MqttSession(SessionOfChannel):
     """The session of one client: a queue for QoS 0 and one for QoS 1 and 2, with a binding for each filter. A lasting
-    session has durable queues with `x-expires`; other sessions have exclusive ones. A repeated subscription with
-    another QoS moves the binding. Names and arguments: RabbitMQ, rabbit_mqtt_processor. In a cluster each step of a
-    method may be postponed, and then the method runs again: `_was_bound` stores whether the filter was subscribed
-    before its first run.
+    session has durable queues with `x-expires`; other sessions have exclusive ones. In a cluster, a method that is
+    postponed runs again: `_was_bound` records whether the filter was subscribed before the first run.
     Units: `expiry_s` is how long the session outlives its connection, or 0 if it does not.
+    Source: RabbitMQ, rabbit_mqtt_processor, for names and arguments.
     """
 
     __slots__ = ("_client_id", "_longest_s", "_mapping", "_shared", "_was_bound", "confirms", "deliveries",
                  "expiry_s")  # fmt: skip
 
-    _mapping: MessageMapping  # from `begin` on
+    _mapping: MessageMapping  # set by `begin`
 
     def __init__(self, channel: Channel, session: SessionClient, vhost: Vhost) -> None:
         super().__init__(channel, session, vhost, basic=MqttBasic, confirms=MqttConfirms)
@@ -95,7 +94,7 @@ class MqttSession(SessionOfChannel):
         self.expiry_s = 0
 
     def begin(self, form: ClientForm, expiry_s: int, longest_s: int) -> None:
-        """Set the client that connects. Units: `longest_s` is the maximum of a session's expiry."""
+        """Set the client that connects. Units: `longest_s` is the maximum expiry of a session."""
         self._longest_s = longest_s
         self._client_id = form.client_id
         self._mapping = form.mapping
@@ -108,12 +107,12 @@ class MqttSession(SessionOfChannel):
         return f"{PREFIX}{self._client_id}{SUFFIXES[min(qos, 1)]}"
 
     def kept_queues(self) -> Sequence[Queue]:
-        """Return the session's durable queues. These outlive a connection."""
+        """Return the queues of the session that outlive a connection."""
         found = [self.vhost.queues.get(self.queue_name(qos)) for qos in (0, 1)]
         return [queue for queue in found if queue is not None and queue.exclusive_owner is None]
 
     def renew_expiry(self, expiry_s: int) -> None:
-        """Set the expiry that the client requests; the queues of a session whose expiry is 0 are deleted at its end."""
+        """Set the expiry that the client requests; if it is 0, the queues are deleted when the connection ends."""
         self.expiry_s = expiry_s
         if expiry_s:
             for queue in self.kept_queues():
@@ -125,7 +124,7 @@ class MqttSession(SessionOfChannel):
             self.vhost.queues.change_expiry(queue, 1)
 
     def resume(self, qos: int) -> None:
-        """Consume the queue of an earlier connection, if there is one. Raises: ChannelError 403."""
+        """Consume the queue of an earlier connection, if there is one. Raises: ProtocolError."""
         name = self.queue_name(qos)
         if name in self.vhost.queues:
             bindings = [*self._bindings(name), *self._marks(name, SYSTEM_PREFIX)]
@@ -144,7 +143,7 @@ class MqttSession(SessionOfChannel):
         return found
 
     def delete(self, qos: int) -> None:
-        """Delete the queue for a QoS, if there is one. Raises: ChannelError 403."""
+        """Delete the queue for a QoS, if there is one, and end its shared subscriptions. Raises: ProtocolError."""
         name = self.queue_name(qos)
         self._end_consumer(name)
         if name in self.vhost.queues or self.session.postponed:  # a postponed deletion runs again for its answer
@@ -154,13 +153,13 @@ class MqttSession(SessionOfChannel):
 
     @property
     def local_client_id(self) -> str:
-        """The client id if a subscription excludes the client's own publishes, or empty."""
+        """The client id if a subscription has excluded the client's own publishes, otherwise empty."""
         zero, one = self.deliveries.subscriptions
         return self._client_id if zero.no_local or one.no_local else ""
 
     def subscribe(self, key: str, qos: int, options: Mapping[str, Any]) -> bool:
         """Bind the queue for a QoS, creating it if it is missing, and return whether the filter is new. A binding with
-        earlier options is removed after the new one is added. Raises: ChannelError.
+        earlier options is removed after the new one is added. Raises: ProtocolError.
         """
         self._record_bound(key)
         place = min(qos, 1)
@@ -185,7 +184,7 @@ class MqttSession(SessionOfChannel):
         return not self._was_bound
 
     def _make_queue(self, qos: int) -> str:
-        """Return the name of the queue for a QoS, creating the queue if it is missing. Raises: ChannelError."""
+        """Return the name of the queue for a QoS, creating the queue if it is missing. Raises: ProtocolError."""
         name = self.queue_name(qos)
         if name not in self.vhost.queues:
             lasts = self.expiry_s > 0
@@ -196,7 +195,7 @@ class MqttSession(SessionOfChannel):
         return name
 
     def unsubscribe(self, key: str) -> bool:
-        """Remove the binding of a filter, and return whether there was one. Raises: ChannelError 403."""
+        """Remove the binding of a filter, and return whether there was one. Raises: ProtocolError."""
         self._record_bound(key)
         self._end(0, key)
         self._end(1, key)
@@ -204,7 +203,7 @@ class MqttSession(SessionOfChannel):
         return self._was_bound
 
     def _record_bound(self, key: str) -> None:
-        """Record whether a filter is subscribed, unless this is a further run of a postponed method."""
+        """Record whether a filter is subscribed, unless a postponed method is running again."""
         if not self.session.postponed:
             found = [
                 self._is_bound(self.queue_name(place), key, subscriptions.arguments_of(key))
@@ -213,7 +212,7 @@ class MqttSession(SessionOfChannel):
             self._was_bound = any(found)
 
     def _end(self, place: int, key: str) -> None:
-        """Remove a subscription from one of the queues, if there is one."""
+        """Remove the subscription of a filter from one of the queues, if it is there."""
         name = self.queue_name(place)
         subscriptions = self.deliveries.subscriptions[place]
         arguments = subscriptions.arguments_of(key)
@@ -234,7 +233,7 @@ class MqttSession(SessionOfChannel):
         return queue is not None and exchange is not None and exchange.is_bound(queue, key, arguments)
 
     def _bindings(self, name: str, source: str = "") -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Return the binding keys and arguments of a queue."""
+        """Return the keys and arguments of a queue's bindings to `source`, or to the exchange for MQTT topics."""
         queue = self.vhost.queues.get(name)
         exchange = self.vhost.exchanges.get(source or self._mapping.exchange)
         bundle = None if queue is None or exchange is None else queue.incoming.get(exchange)
@@ -254,10 +253,10 @@ class MqttSession(SessionOfChannel):
     # -- shared subscriptions -----------------------------------------------------------------------------------------
 
     def share(self, name: str, key: str, qos: int, options: Mapping[str, Any]) -> None:
-        """Consume a shared queue, creating it if it is missing. Raises: ChannelError.
+        """Consume a shared queue, creating it if it is missing. Raises: ProtocolError.
 
-        The subscription is recorded as a binding of the session's queue for the QoS, whose key is the name of the
-        shared queue. So it lasts as long as the session, and is found when the client connects again.
+        The subscription is recorded as a binding of the session's queue for the QoS, with the name of the shared queue
+        as its key. So it lasts as long as the session, and is found when the client connects again.
         """
         own = self._make_queue(qos)
         self._consume(qos)
@@ -284,16 +283,16 @@ class MqttSession(SessionOfChannel):
         return True
 
     def _marks(self, name: str, prefix: str = SHARED_PREFIX) -> Sequence[tuple[str, Mapping[str, Any]]]:
-        """Return the bindings of a queue that record shared subscriptions, or filters below `$SYS`."""
+        """Return the bindings of a queue to `amq.direct` whose keys begin with a prefix."""
         return [one for one in self._bindings(name, DIRECT) if one[0].startswith(prefix)]
 
     def system_filters(self) -> Sequence[tuple[str, str]]:
-        """Return the queue and the binding key of each subscription below `$SYS`."""
+        """Return the name of the queue and the binding key of each subscription below `$SYS`."""
         names = [self.queue_name(qos) for qos in (0, 1)]
         return [(name, key) for name in names for key, _ in self._marks(name, SYSTEM_PREFIX)]
 
     def _unmark(self, name: str) -> None:
-        """Remove the binding that records a shared subscription."""
+        """Remove the binding that records the subscription to a shared queue."""
         qos, options = self._shared[name]
         self.vhost.bindings.unbind(self.queue_name(qos), DIRECT, name, options, self.session)
 

@@ -26,14 +26,14 @@ NO_SUBSCRIPTIONS: Final[dict[str, Mapping[str, Any]]] = {}
 class Match:
     """The combined options of the subscriptions that match a message.
 
-    Shapes: `identifiers` are properties, encoded. `no_local` is set if all these subscriptions exclude messages of
-        their own client.
+    Shapes: `identifiers` contains the subscription identifiers, encoded as properties. `no_local` is set if all these
+        subscriptions exclude messages of their own client.
     """
 
     __slots__ = ("identifiers", "no_local", "qos", "retain_as_published")
 
     def __init__(self, arguments: Sequence[Mapping[str, Any]]) -> None:
-        self.qos = 1 if arguments else 2  # the subscription may have been removed, and may have had QoS 2
+        self.qos = 1 if arguments else 2  # a subscription that was removed may have had QoS 2
         self.retain_as_published = False
         self.no_local = bool(arguments)
         identifiers: list[int] = []
@@ -68,23 +68,23 @@ def options_of(subscription: Subscription, qos: int, identifier: int) -> Mapping
 
 
 def match_of(arguments: Mapping[str, Any]) -> Match:
-    """Return the match of messages with a single subscription."""
+    """Return the options of a single subscription."""
     return Match([arguments])
 
 
 class Subscriptions:
-    """The subscriptions of one queue. Nothing is stored until one of them has options.
+    """The subscriptions of one queue. They are stored here only once messages must be matched with them.
 
-    Shapes: `_arguments` maps each binding key to the arguments of its binding.
-    Invariant: while `matching` is set, `_index` contains the binding keys of all subscriptions.
+    Shapes: `matching` is set once they are stored. `_arguments` maps each binding key to the arguments of its binding,
+        and `_index` finds the binding keys that match a routing key.
     """
 
     __slots__ = ("_arguments", "_dialect", "_index", "_known", "matching", "no_local")
 
     def __init__(self) -> None:
         self.matching = False
-        self.no_local = False  # whether a subscription excludes the client's own publishes
-        self._arguments = NO_SUBSCRIPTIONS  # most sessions have no options, and need no dictionary
+        self.no_local = False  # whether a subscription has excluded the client's own publishes
+        self._arguments = NO_SUBSCRIPTIONS  # shared, because most sessions have no options
         self._known = NO_MATCHES
         self._dialect: TopicDialect = AMQP
         self._index: TopicIndex | None = None
@@ -92,8 +92,8 @@ class Subscriptions:
     def load(
         self, bindings: Sequence[tuple[str, Mapping[str, Any]]], dialect: TopicDialect, *, has_messages: bool = False
     ) -> None:
-        """Store the binding keys and arguments of a queue, if one has options, or if the queue has messages that may
-        belong to a removed subscription.
+        """Store the binding keys and arguments of a queue if a binding has options, or if the queue has messages that
+        may belong to a removed subscription.
         """
         if has_messages or any(OPTIONS in arguments for _, arguments in bindings):
             self.matching = True
@@ -123,7 +123,7 @@ class Subscriptions:
             self._known.clear()
 
     def _pattern(self, key: str) -> Pattern:
-        """Return a binding key as a pattern; the exchange has checked its limits."""
+        """Return a binding key as a pattern. Keys that begin with `$` are always in the AMQP dialect."""
         return (AMQP if key.startswith("$") else self._dialect).parse(key)
 
     def match(self, key: str) -> Match:
@@ -132,7 +132,7 @@ class Subscriptions:
         if found is None:
             index = self._index
             assert index is not None
-            hidden = key.startswith("$")  # from filters that begin with a wildcard
+            hidden = key.startswith("$")  # a filter that begins with a wildcard does not match it
             keys = [one for one in index.match(key) if not hidden or one.startswith("$")]
             found = Match([self._arguments[one] for one in keys])
             remember(self._known, key, found, KNOWN_MAX)

@@ -39,7 +39,7 @@ class Wills(Holding):
         self._places: dict[str, Place] = {}
 
     def load(self, done: Callable[[], None]) -> None:
-        """Index the wills that were held before the broker started, then call `done`."""
+        """Index the wills in the queue, then call `done`."""
         queue = self._vhost.queues.get(WILLS_NAME)
         read_all(self._vhost, queue, self._index, partial(self._was_loaded, done))
 
@@ -52,7 +52,7 @@ class Wills(Holding):
         done()
 
     def hold(self, client_id: str, key: str, header: bytes, body: bytes, delay_ms: int) -> None:
-        """Publish a will after its delay, unless it is cancelled."""
+        """Hold a will, and publish it after its delay unless it is cancelled."""
         header = edit_header(header, set_headers={OWNER_HEADER: client_id})
         now_ms = self._ports.clock.now_ms
         will = new_message(Envelope(self._retained.exchange, key), header, body, facts_of(header), now_ms)
@@ -66,7 +66,7 @@ class Wills(Holding):
             self.level.lose(place.slot, (place.index,))
 
     def publish(self, client_id: str) -> None:
-        """Publish the will of a client whose session has ended."""
+        """Publish the will of a client now, because its session has ended."""
         place = self._places.pop(client_id, None)
         if place is None or place.is_gone:
             return

@@ -1,1 +1,1 @@
-"""Sessions: the methods of each AMQP class, one file per class."""
+"""Run the methods that clients send on their connections and channels."""

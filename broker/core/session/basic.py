@@ -29,7 +29,7 @@ from broker.slots.slot import Slot
 QOS_OF_RUNNING_CONSUMERS: Final = "py-amqp"
 RABBITMQ: Final = "RabbitMQ"
 MARKS_MAX: Final = 4096  # marks per channel for the consumer timeout
-DELIVERIES_AT_ONCE: Final = 16  # deliveries, of messages of one slot each, that are settled or requeued in one step
+DELIVERIES_AT_ONCE: Final = 16  # above this number of runs of messages, an ack or nack may take several steps
 
 
 class BasicSession(ChannelConsumers):
@@ -79,8 +79,8 @@ class BasicSession(ChannelConsumers):
     def consume(self, method: commands.Basic.Consume, queue: Queue) -> None:
         """Start a consumer on `queue`.
 
-        Raises: ChannelError 403 if another consumer is exclusive, or if this one is and the queue has consumers or a
-            single active consumer; 406 for an invalid argument. ConnectionFault 530 for a tag in use, and at the limit.
+        Raises: ChannelError 403 for a conflict over exclusive use, 406 for an invalid argument; ConnectionFault 530 for
+            a tag in use, and at the limit of consumers.
         """
         tag = method.consumer_tag or self._vhost.new_name("amq.ctag-")
         if tag in self.consumers:
@@ -119,12 +119,12 @@ class BasicSession(ChannelConsumers):
         )
 
     def room_of_next(self, *, no_ack: bool) -> int:
-        """Return for how many messages a consumer that starts now has room."""
+        """Return how many messages a consumer that starts now would have room for."""
         room = UNLIMITED if no_ack or not self.prefetch_consumer else self.prefetch_consumer
         return max(0, min(room, self.room()))
 
     def cancel(self, method: commands.Basic.Cancel) -> None:
-        """Cancel a consumer; its messages remain unacked. The answer for an unknown tag does not differ."""
+        """Cancel a consumer; its messages remain unacked. An unknown tag gets the same answer."""
         tag = method.consumer_tag or ""
         consumer = self.consumers.pop(tag, None)
         if not method.nowait:
@@ -188,7 +188,7 @@ class BasicSession(ChannelConsumers):
         self._channel.send_content(method, header, message.body)
 
     def _get_again(self, queue: Queue, level: Level, slot: Slot, *, no_ack: bool) -> None:
-        """Continue a basic.get whose slot was read; by now, another message may be the first."""
+        """Continue a basic.get whose slot was read; another message may be the first by now."""
         self._get_later(queue, no_ack=no_ack)
         if not queue.deleted and not queue.consumers and slot.owner is not None:
             level.manager.end_lease(slot)
@@ -270,7 +270,7 @@ class BasicSession(ChannelConsumers):
             then()
 
     def _returns(self, deliveries: list[SlotDelivery], *, failed: bool) -> Iterator[int]:
-        """Requeue deliveries, one slot in each step, and yield the cost of the step in units of the turn's share."""
+        """Requeue deliveries in steps, and yield the cost of each step in units of the turn's share."""
         for delivery in deliveries:
             delivery.level.take_back(delivery.slot, delivery.indexes, failed=failed)
         self._credit(deliveries)
@@ -303,7 +303,7 @@ class BasicSession(ChannelConsumers):
             level.dead_letter(slot, indexes, "rejected", at_once=at_once)
 
     def requeue(self, deliveries: list[SlotDelivery], *, failed: bool) -> None:
-        """Requeue deliveries in their places."""
+        """Return deliveries to their queues."""
         groups: list[tuple[Level, Slot, Sequence[int]]] = by_slot(deliveries)
         self._credit(deliveries)
         for level, slot, indexes in groups:
@@ -335,9 +335,9 @@ class BasicSession(ChannelConsumers):
     def overdue(self, now_ms: int, timeout_ms: int) -> bool:
         """Return whether a delivery has been unacked for longer than the consumer timeout, which is 0 for no limit.
 
-        This is called periodically. The time of a delivery starts with the next call, so the timeout is late by at most
-        one interval, and no delivery needs a timestamp. If there are more than MARKS_MAX marks, every second one is
-        removed, and the time of its deliveries starts with the next mark.
+        This is called periodically. The time of a delivery starts with the next call, so the timeout is somewhat late,
+        but no delivery needs a timestamp. If there are more than MARKS_MAX marks, every second one is removed: the time
+        of its deliveries then starts with the next mark.
         """
         oldest = self.unacked.oldest
         marks = self._marks
@@ -363,7 +363,7 @@ class BasicSession(ChannelConsumers):
         return found
 
     def fetched_too_long(self, now_ms: int) -> int:
-        """Return the timeout of a queue of which a message fetched by basic.get is overdue, else 0."""
+        """Return the consumer timeout, in milliseconds, of a queue with an overdue message from basic.get, else 0."""
         for run in self.unacked.runs if self._fetches else ():
             timeout_ms = run.level.queue.rules.consumer_timeout_ms
             if run.left and run.consumer is None and timeout_ms:
@@ -375,7 +375,7 @@ class BasicSession(ChannelConsumers):
     def time_out(self, consumer: Consumer, upto: int) -> int:
         """Cancel a consumer, requeue its messages with tags up to `upto`, and return their number.
 
-        Source: RabbitMQ 4.3: the deliveries have not failed, and late acks of them have no effect.
+        Source: RabbitMQ 4.3: the deliveries have not failed, and their late acks have no effect.
         """
         self.expel(consumer)
         deliveries = self.unacked.take_back(consumer, upto)

@@ -34,9 +34,9 @@ class SessionOfChannel:
     """The session of a channel: one object per AMQP class, and others for rarely used features, created at first use.
 
     Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumes replies or an
-        overlay link. `publish` and `publish_run` are bound methods of the publisher, which saves a call per publish. On
-        a transactional channel, these are methods of `transactions`, which is then also `settling`, the object that
-        processes acks; `rewired` is called after that change.
+        overlay link. `publish` and `publish_run` are bound methods of the publisher, which saves a call per publish;
+        `settling` processes acks. On a transactional channel, `transactions` does both; `rewired` is called after that
+        change.
     """
 
     __slots__ = ("basic", "channel", "closed", "exchanges", "link", "publish", "publish_run", "publisher", "queues",
@@ -69,7 +69,7 @@ class SessionOfChannel:
         self.rewired: Callable[[SessionOfChannel], None] | None = None
 
     def method(self, method: Any) -> None:
-        """Run any method except basic.publish and those that open and close.
+        """Run any method except basic.publish and those that open or close a channel or connection.
 
         Raises: the errors of its class; ConnectionFault 503 for a method that only a server may send.
         """
@@ -126,7 +126,7 @@ class SessionOfChannel:
             postponed.clear()
 
     def leave(self) -> None:
-        """Serve the queues that the channel consumes and those of its unacked messages, before the client closes it."""
+        """Before a client's channel.close, serve the queues of the channel's consumers and of its unacked messages."""
         unacked = [level.queue for level in self.basic.unacked.levels()]
         self._deliver_first([*self.basic.queues(), *unacked])
 
@@ -208,8 +208,8 @@ class SessionOfChannel:
     def _open_link(self, method: commands.Basic.Consume) -> None:
         """Open an overlay link for another broker.
 
-        Raises: ChannelError 403 without the right to read LINK_QUEUE, for a broker that is not a neighbour, and if this
-            broker has no overlay; 406 for a consumer with acks, for wrong arguments, and if the channel has a link.
+        Raises: ChannelError 403 if the user or the other broker may not open a link, 406 for a wrong request, and if
+            there is a link already.
         """
         vhost = self.vhost
         resource = vhost.queue_resource(LINK_QUEUE)
@@ -229,7 +229,7 @@ class SessionOfChannel:
         self.link = vhost.replies[name] = link
         if not method.nowait:
             self.channel.send(commands.Basic.ConsumeOk(tag))
-        link.carry(b"")  # tells the other broker the name, as its routing key
+        link.carry(b"")  # whose routing key tells the other broker the name
 
     def _end_link(self) -> None:
         """End the link of the channel, if it has one."""
@@ -241,7 +241,7 @@ class SessionOfChannel:
     def _consume_replies(self, method: commands.Basic.Consume) -> None:
         """Start the direct reply consumer. It reads no queue, so no right is checked, as in RabbitMQ.
 
-        Raises: ChannelError 406 with acks, or if there is another; ConnectionFault 530 for a consumer tag in use.
+        Raises: ChannelError 406 with acks, and for a second one; ConnectionFault 530 for a consumer tag in use.
         """
         if method.consumer_tag in self.basic.consumers:
             raise ConnectionFault(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")
@@ -289,7 +289,7 @@ class SessionOfChannel:
         self.channel.send(commands.Tx.SelectOk())
 
     def selected_transactions(self) -> TxSession:
-        """Return the current transaction. Raises: ChannelError 406 unless the channel is transactional."""
+        """Return the channel's transactions. Raises: ChannelError 406 unless the channel is transactional."""
         if self.transactions is None:
             raise ChannelError(406, "channel is not transactional")
         return self.transactions
@@ -308,9 +308,9 @@ class SessionOfChannel:
     # -- deliveries before a method -----------------------------------------------------------------------------------
 
     def _deliver_first(self, queues: Iterable[LevelOwner]) -> None:
-        """Deliver messages that wait for the next turn, before a method that depends on what is delivered.
+        """Deliver now what waits for the next turn, because the current method depends on what has been delivered.
 
-        Cost: one check per queue that does not wait for the next turn.
+        Cost: the deliveries, and one check per queue.
         """
         delivered = 0
         for queue in queues:
@@ -323,7 +323,7 @@ class SessionOfChannel:
             self.session.method_budget.spend(delivered // DELIVERIES_PER_UNIT)
 
     def _named(self, name: str) -> list[Queue]:
-        """Return the named queue, if it exists, after wide publishes have entered it."""
+        """Return a list with the named queue, empty if there is none; wide publishes enter the queue first."""
         queue = self.queues.known(name)
         if queue is None:
             return []

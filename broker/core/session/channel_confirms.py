@@ -25,11 +25,11 @@ _DROPPED_CAPABILITY: Final = "slotmq.dropped_publishes"
 class ChannelConfirms:
     """Number the publishes of one channel, and confirm each once it no longer has to wait for the disk or its queues.
 
-    Units: ``published``, ``confirmed`` and ``logged`` are the numbers of publishes, from 1 after confirm.select:
-        ``logged`` is the last one whose confirm has to wait for the disk.
-    Invariant: confirmed <= published; an ack or a nack was sent for every number up to ``confirmed``. ``waiting`` is
-        set while this is on the committer's list. No confirm is sent while it is ``silent``: until the answer to
-        confirm.select is sent, and once the channel is ``closed``.
+    Units: publishes are numbered from 1 after confirm.select. `published` is the last number, `confirmed` that of the
+        last confirmed one, and `logged` that of the last one whose confirm has to wait for the disk.
+    Invariant: confirmed <= published; every publish up to `confirmed` was answered. `waiting` is set while this object
+        is on the committer's list. No confirm is sent while `silent` is set: until the answer to confirm.select is
+        sent, and once the channel is `closed`.
     """
 
     __slots__ = ("_committer", "_connection", "_entering", "_marks_dropped", "_number", "_others", "_tally", "_wide",
@@ -80,9 +80,9 @@ class ChannelConfirms:
     ) -> None:
         """Count the publishes of a run from index `start` up to `stop`, and request their confirms. HOT.
 
-        Shapes: headers and bodies as in a PublishRun. `targets[n]` is the PublishEntry of the routed messages before
-            index `stops[n]` that no earlier entry covers; other messages were not routed. The first `logged` publishes
-            have to wait for the disk.
+        Shapes: headers and bodies as in a PublishRun. Among the routed messages, `targets[n]` is the PublishEntry of
+            those from index `stops[n - 1]`, or 0, up to `stops[n]`. The confirms of the first `logged` publishes have
+            to wait for the disk.
         Cost: one step for each entry, and one length per message unless the first and the last share a header.
         """
         if start == stop:
@@ -133,7 +133,7 @@ class ChannelConfirms:
             self._answer_otherwise(self.published, DROPPED)
 
     def refuse(self, number: int) -> None:
-        """Let the answer to an unconfirmed publish be a nack, because the publish was refused."""
+        """Answer an unconfirmed publish with a nack, because it was refused."""
         self._answer_otherwise(number, NACK)
 
     def _answer_otherwise(self, number: int, kind: int) -> None:
@@ -154,8 +154,8 @@ class ChannelConfirms:
     # -- confirms -----------------------------------------------------------------------------------------------------
 
     def confirm(self, upto: int) -> None:
-        """Answer every publish up to and including number `upto`, but only those before a wide publish that has yet to
-        enter queues, with as few frames as possible.
+        """Answer the publishes up to and including number `upto`, with as few frames as possible. A wide publish that
+        has yet to enter queues, and all publishes after it, are answered later.
         """
         if self.silent:
             return

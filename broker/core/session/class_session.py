@@ -1,4 +1,4 @@
-"""The base class of the parts of a channel's session, each of which serves one AMQP class."""
+"""The base class of the objects to which a channel's session passes methods and publishes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.core.vhost import Vhost
 
 
 class ClassSession:
-    """Serve the methods of one AMQP class on one channel."""
+    """Run methods on one channel. In a cluster, each of them may also raise Postponed."""
 
     __slots__ = ("_channel", "_session", "_vhost")
 

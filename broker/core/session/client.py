@@ -24,7 +24,7 @@ class MethodBudget:
     """Limit the time that the methods of one connection take in a turn of the loop: when they have used up the budget,
     the connection is held until the next turn. For publishes it suffices to limit the octets read in a turn, but other
     methods may cost as much as many publishes.
-    Units: about ten microseconds.
+    Units: a unit is about ten microseconds.
     """
 
     __slots__ = ("_connection", "_deadlines", "_left")
@@ -49,12 +49,12 @@ class MethodBudget:
 class SessionClient:
     """The client of one connection, and the owner of its exclusive queues.
 
-    Invariant: ``user`` is set after the login, ``method_budget`` and ``publish_share`` when a vhost is opened, which
-        precedes the first channel. ``publishing`` is set by the first publish. ``drains`` counts the drains in
-        progress; meanwhile ``unsettled`` counts the unacked messages of closed channels. ``patient`` is set if an alarm
-        may block the client without a time limit: a client within this process or with an overlay link. ``postponed``
-        contains the postponements of the running method, in order: a connection postpones one method at a time.
-        ``client_key`` is the id of an MQTT client, encoded as in routing keys, otherwise empty.
+    Invariant: `user` is set after the login, `method_budget` and `publish_share` when a vhost is opened, which precedes
+        the first channel. `publishing` is set by the first publish. `drains` counts the drains in progress; `unsettled`
+        counts the unacked messages of channels that were closed during a drain. `patient` is set if an alarm may block
+        the client without a time limit: a client within this process or with an overlay link. `postponed` contains the
+        postponements of the running method, in order: a connection postpones one method at a time. `client_key` is the
+        id of an MQTT client, encoded as in routing keys; it is empty for other clients.
     """
 
     __slots__ = ("client_key", "connection", "drains", "method_budget", "name", "output_window", "patient",
@@ -106,7 +106,7 @@ class SessionClient:
         self.permissions.check_new(self.known_user, resource, arguments)
 
     def check_any(self, resource: Resource) -> None:
-        """Check that the user has any right to a resource. Raises: 403."""
+        """Check that the user has at least one right to a resource. Raises: 403."""
         self.permissions.check_any(self.known_user, resource)
 
     def check_source(self, source: Resource, exchange: Exchange | None, key: str) -> None:
@@ -126,7 +126,7 @@ class SessionClient:
         return self.client_key != "" and self.permissions.differs_by_client(self.known_user, exchange)
 
     def channel_closed(self, unacked: int) -> None:
-        """Subtract the channel from the user's count; during a drain, add its unacked messages to ``unsettled``."""
+        """Subtract the channel from the user's count; during a drain, add its unacked messages to `unsettled`."""
         if self.drains:
             self.unsettled += unacked
         self.usage.close(CHANNELS, self.known_user.name)

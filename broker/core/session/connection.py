@@ -29,8 +29,8 @@ _log = get_logger()
 class SessionOfConnection(SessionClient):
     """The broker's side of one connection.
 
-    Invariant: ``vhost`` is set when the vhost is opened, ``mechanism`` when the client starts to log in.
-    Units: ``connected_ms`` is when the client connected.
+    Invariant: `vhost` is set when the vhost is opened, `mechanism` when the client starts to log in.
+    Units: `connected_ms` is when the client connected.
     """
 
     __slots__ = ("_is_down", "_logins", "_opened", "_vhosts", "connected_ms", "mechanism", "peer", "vhost")
@@ -167,7 +167,7 @@ class SessionOfConnection(SessionClient):
         return facts
 
     def wake_consumers(self) -> None:
-        """Wake the consumers, because the client is reading again; the channel that was served last is the last."""
+        """Wake the consumers, because the client is reading again; the channel that was served last is woken last."""
         numbers = list(self.connection.channels)
         last = self.output_window.last_served
         turn = numbers.index(last) + 1 if last in numbers else 0
@@ -186,7 +186,7 @@ class SessionOfConnection(SessionClient):
         _log.warning(event, **self.facts, **fields)
 
     def log_unread(self, unread_s: int, unsent_bytes: int) -> None:
-        """Log that the client has not read the broker's output for `unread_s`, with the first of its consumers."""
+        """Log that the client has not read the broker's output for `unread_s`, and name its first consumer, if any."""
         consumers = self._consumers()
         fields: dict[str, Any] = {**self.facts, "unread_s": unread_s, "unsent_bytes": unsent_bytes}
         if not consumers:
@@ -200,12 +200,12 @@ class SessionOfConnection(SessionClient):
     # -- called for operators and timeouts ----------------------------------------------------------------------------
 
     def force_close(self, text: str, code: int = 320) -> None:
-        """Close the connection on an operator's order, because its vhost or user was removed, or during an alarm."""
+        """Close the connection on the broker's initiative, for the reason `text`."""
         self.connection.fail(ConnectionFault(code, text))
 
     @property
     def unacked(self) -> int:
-        """The number of messages that this client has to acknowledge."""
+        """The number of unacked messages of the client, including those whose acks wait for a commit."""
         return sum([basic.unacked.count + basic.unacked.aside_count for basic in self._basics()])
 
     def _basics(self) -> list[BasicSession]:
@@ -231,14 +231,14 @@ class SessionOfConnection(SessionClient):
                 consumer.open()
 
     def cancel_consumers(self) -> int:
-        """Cancel all consumers, notify the client, and return their number."""
+        """Cancel all consumers as `expel` does, and return their number."""
         consumers = self._consumers()
         for consumer in consumers:
             consumer.session.expel(consumer)
         return len(consumers)
 
     def cancel_unreadable(self) -> None:
-        """Cancel the consumers whose queue the user may no longer read, and notify the client."""
+        """Cancel the consumers whose queue the user may no longer read, as `expel` does."""
         assert self.vhost is not None
         for consumer in self._consumers():
             resource = self.vhost.queue_resource(consumer.queue.name)
@@ -252,9 +252,9 @@ class SessionOfConnection(SessionClient):
             cast("SessionOfChannel", channel.session).publisher.forget()
 
     def close_overdue(self, now_ms: int, timeout_ms: int) -> None:
-        """Close the channels with a delivery that has been unacked for longer than `timeout_ms`, which is 0 for no
-        limit, and those with a message fetched by basic.get that exceeds the timeout of its queue. A consumer that
-        exceeds its own timeout or that of its queue is cancelled instead if the client supports that.
+        """Close each channel with a message that has been unacked for too long. A consumer that exceeds only its own
+        timeout or that of its queue is cancelled instead if the client supports that.
+        Units: `timeout_ms` is the limit for all messages, 0 for none.
         Source: RabbitMQ, consumer_timeout; RabbitMQ 4.3 for timeouts of consumers and queues.
         """
         for basic in self._basics():

@@ -43,7 +43,7 @@ pack_target: Final = TARGET.pack
 class DetailedPublisher(ClassSession):
     """Publish the messages of one channel that its publisher cannot include in a run.
 
-    Shapes: ``replies`` is the channel's consumer of direct replies, or None if it has none.
+    Shapes: `replies` is the channel's consumer of direct replies, or None if it has none.
     """
 
     def __init__(
@@ -65,13 +65,13 @@ class DetailedPublisher(ClassSession):
         self.replies = consumer
 
     def is_producer_ready(self, mark: ProducerMark | None) -> bool:
-        """Return whether a publish has no producer, or the producer of the last numbered publish."""
+        """Return whether a publish with this mark can proceed without a call of `await_producer`."""
         producer = self._producer
         return mark is None or (producer is not None and not producer.forgotten and producer.name == mark.producer)
 
     def await_producer(self, publish: Callable[[], None]) -> bool:
-        """Return whether the current publish has to wait until this node of a cluster has its producer; if so, hold the
-        connection, and call `publish` then.
+        """Return whether the current publish has to wait until this node of a cluster has the producer. If so, hold the
+        connection, and call `publish` once the node has it.
         """
         mark = self._channel.facts.mark
         try:
@@ -110,7 +110,7 @@ class DetailedPublisher(ClassSession):
     def _publish_numbered(
         self, entry: PublishEntry, header: bytes, body: bytes, facts: HeaderFacts, number: bytes
     ) -> None:
-        """Publish a message to plain queues; only its number had to be checked."""
+        """Publish a numbered message to plain queues, after its number was checked."""
         charge = OVERHEAD_BYTES + (len(header) + len(body)) // len(entry.levels)
         message = Message(entry.envelope, header, body, charge, facts, self._clock.now_ms)
         lagged = self._share.credit.lagged
@@ -128,8 +128,7 @@ class DetailedPublisher(ClassSession):
     def _use_number(self, mark: ProducerMark, header: bytes) -> bytes:
         """Mark the number of a publish as used, and return the octets that record it; empty for a duplicate. HOT.
 
-        A duplicate is confirmed after the original: with the next sync, if records wait for one.
-        Raises: ChannelError 403, 406.
+        A duplicate is confirmed no earlier than its original. Raises: ChannelError 403, 406.
         """
         sequence: int = mark.unpack(header, mark.sequence_at)[0]
         if sequence < 0:
@@ -161,8 +160,7 @@ class DetailedPublisher(ClassSession):
         return self._examine(entry, header, body)
 
     def send(self, publication: Publication, *, admitted: bool = False) -> None:
-        """Perform a publication: delay, return or post the message, retain it, and deliver it as a direct reply; refuse
-        it if a queue is full, or if there is no room to retain it.
+        """Perform a publication, or refuse it if there is no room for the message.
 
         With `admitted`, queues are not checked for room. A mandatory message without a queue is returned before its
         confirm, as in RabbitMQ. A numbered message enters all its queues or none, so that it can be sent again; if its
@@ -209,8 +207,8 @@ class DetailedPublisher(ClassSession):
             self._confirms.wait_for_disk()
 
     def _check_retained(self, publication: Publication, asked: Any) -> None:
-        """Check that a message can be retained, if its header requests that. Raises: ChannelError 406. The text of an
-        MQTT user property with the name of the header is ignored.
+        """Check that a message can be retained, if its header requests that. A user property with the name of that
+        header, from an MQTT client, is ignored. Raises: ChannelError 406.
         """
         if asked is not True and self._session.connection.protocol != AMQP:
             return
@@ -226,8 +224,8 @@ class DetailedPublisher(ClassSession):
         return retainer.lack_of_room(publication.envelope.key, len(publication.header), len(publication.body))
 
     def refuse_last(self, *, kept: bool = False) -> None:
-        """Answer the last publish with a nack. Without confirms, count it as lost and log the connection's first loss,
-        unless the message is `kept` as a dead letter.
+        """Answer the last publish with a nack. Without confirms, count it as lost and log the first loss of the
+        connection, unless the message is `kept` as a dead letter.
         """
         if self._confirms.confirming:
             self._confirms.refuse(self._confirms.published)
@@ -238,7 +236,7 @@ class DetailedPublisher(ClassSession):
                 _log.warning("publish.lost", vhost=self._vhost.name, conn=name, user=self._user_name)
 
     def _post(self, message: Message, queues: list[Queue], number: bytes, *, admitted: bool) -> bool:
-        """Post a message, and return whether no queue refused it; a shared store may refuse it later."""
+        """Post a message, and return whether no queue refused it; a shared store may still refuse it later."""
         post = self._vhost.poster.post
         if not self._confirms.confirming:
             return post(message, queues, admitted=admitted, number=number)

@@ -22,7 +22,7 @@ class ExchangeSession(ClassSession):
     __slots__ = ()
 
     def declare(self, method: commands.Exchange.Declare) -> None:
-        """Create an exchange, or check that it exists. Raises: 403, 406, 404 for a passive declare."""
+        """Create an exchange, or check that it exists. Raises: 403, 406; 404 for a passive declare."""
         self._session.method_budget.spend(UNITS)
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)
@@ -48,7 +48,7 @@ class ExchangeSession(ClassSession):
         self._answer(method, commands.Exchange.DeclareOk(), exchange_subject(name))
 
     def delete(self, method: commands.Exchange.Delete) -> None:
-        """Delete an exchange and its bindings. Raises: 403, 406 if it is in use and `if_unused` is set."""
+        """Delete an exchange and its bindings. Raises: 403; 406 if it is in use and `if_unused` is set."""
         self._session.method_budget.spend(UNITS)
         name = strip_name(method.exchange)
         resource = self._vhost.exchange_resource(name)

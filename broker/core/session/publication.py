@@ -28,7 +28,7 @@ IMPERSONATOR: Final = "impersonator"  # RabbitMQ's tag of users who may publish 
 def republish(
     session: SessionClient, channel: int, publish: Callable[[], None], postponed: Postponed | None = None
 ) -> None:
-    """Publish a message that has waited while the connection was held, and resume the connection."""
+    """Resume a connection that was held for a publish, and publish the message."""
     connection = session.connection
     connection.release()
     try:
@@ -43,9 +43,9 @@ def republish(
 class Publication:
     """One checked and routed publish.
 
-    Units: ``delay_ms`` is None unless the exchange delays the message.
-    Shapes: ``producer`` has numbered the message ``sequence``, if it has a number. ``original`` is the header with the
-        number, which is returned to the publisher if the message is unroutable.
+    Units: `delay_ms` is None unless the exchange delays the message.
+    Shapes: `sequence` is the number that `producer` gave the message; `producer` is None if the message has no number.
+        `original` is the header, including the number, with which an unroutable message is returned.
     """
 
     __slots__ = ("body", "delay_ms", "envelope", "exchange", "facts", "header", "mandatory", "original", "producer",
@@ -87,7 +87,7 @@ class Publication:
         self.retainer = retainer
 
     def renew(self, producers: Producers) -> None:
-        """Claim the producer again if it has been forgotten since. Raises: Postponed, in a cluster; ChannelError."""
+        """Claim the producer again if it was forgotten. Raises: Postponed, in a cluster; ChannelError."""
         producer = self.producer
         if producer is not None and producer.forgotten:
             producers.require(producer.name, producer.owner)

@@ -48,11 +48,11 @@ class Resolver(ClassSession):
     def resolve(self, payload: bytes) -> PublishEntry:
         """Resolve a basic.publish payload that is not cached, or whose cached route is no longer live.
 
-        While the vhost refuses publishes, return the entry `nothing` of the caches, except to a patient client.
+        While the vhost refuses publishes, return the entry `nothing` of the caches, unless the client is patient.
         Raises: ChannelError 403, 404; ConnectionFault 501, 502, 540.
         """
         if self.entries is not self._cache.entries:
-            # The channel's first publish: from now on, an alarm blocks this connection.
+            # The first publish of the channel, or since `forget`: from now on, an alarm blocks this connection.
             self._session.publishes()
             if self._session.client_key:
                 self._choose_cache(payload)
@@ -62,7 +62,7 @@ class Resolver(ClassSession):
                 return known
         cache = self._cache
         try:
-            at = 7 + payload[6]  # where the routing key begins, which the flags follow
+            at = 7 + payload[6]  # the position of the routing key, which the flags follow
             target = cache.exchanges.get(payload[6:at])
             if (
                 target is None
@@ -82,7 +82,7 @@ class Resolver(ClassSession):
         return self._find(payload, target, key)
 
     def forget(self) -> None:
-        """Resolve all publishes again, because rights have changed or the channel has ended."""
+        """Forget the resolved publishes, because rights have changed or the channel has ended."""
         caches = self._vhost.publish_caches
         if caches.release(self._cache):
             self._cache = caches.of(self._session.known_user.name)
@@ -96,9 +96,7 @@ class Resolver(ClassSession):
             self._cache = caches.own()
 
     def _find(self, payload: bytes, target: PublishTarget, key: str) -> PublishEntry:
-        """Return the entry of a permitted publish. At a plain exchange other than the default one, publishes with an
-        empty route that is not cached share an entry, unless they are mandatory or have special properties.
-        """
+        """Return the entry of a permitted publish. Publishes that reach no queue may share an entry."""
         exchange = target.exchange
         mandatory = payload[-1] & _MANDATORY == _MANDATORY
         dynamic = False
@@ -173,8 +171,8 @@ class Publisher(Resolver):
         """Publish messages with equal properties from index `start` on, and return the index of the first that was not
         published. HOT.
 
-        The store accepts plain messages with one call. The run ends after a message that needs a detailed check, and
-        after one for which the connection is held.
+        The store accepts plain messages with one call. The run may end early, such as after a message that needs a
+        detailed check.
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; earlier messages are published.
         """
         facts = self._channel.facts
@@ -303,7 +301,7 @@ class Publisher(Resolver):
         return partial(republish, self._session, self._number, publish)
 
     def is_unroutable(self, payload: bytes) -> bool:
-        """Return whether publishes with this payload are dropped: they reach no queue and are not returned."""
+        """Return whether publishes with this payload are known to reach no queue. Raises: as `publish`."""
         return (self.entries.get(payload) or self.resolve(payload)).nowhere
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:

@@ -59,7 +59,7 @@ class QueueSession(ClassSession):
     def find(self, name: str, kind: Kind) -> Queue:
         """Return the named queue, after checking a right of the user.
 
-        Raises: 403, 404, 405 if the queue is exclusive to another connection.
+        Raises: 403, 404; 405 if the queue is exclusive to another connection.
         """
         name = self.name(name)
         self._session.check(self._vhost.queue_resource(name), kind)
@@ -68,7 +68,7 @@ class QueueSession(ClassSession):
     def declare(self, method: commands.Queue.Declare) -> None:
         """Create a queue unless it exists, and answer with its name and counts.
 
-        Raises: 403, 405, 406, 404 for a passive declare, 541 for a transient queue that the settings do not permit.
+        Raises: 403, 405, 406; 404 for a passive declare; 541 for a transient queue that the settings do not permit.
         """
         self._session.method_budget.spend(UNITS if method.passive else UNITS_OF_QUEUE)
         name = strip_name(method.queue)
@@ -120,7 +120,7 @@ class QueueSession(ClassSession):
     def unbind(self, method: commands.Queue.Unbind) -> None:
         """Remove a binding; a missing one is not an error.
 
-        Raises: 403, 405, 404 if no queue is named or was declared.
+        Raises: 403, 405; 404 if no queue is named or was declared.
         """
         queue, exchange, key = self._ends(method)
         mark = self._vhost.answers.mark()
@@ -142,7 +142,7 @@ class QueueSession(ClassSession):
         return queue, exchange, key
 
     def purge(self, method: commands.Queue.Purge) -> None:
-        """Drop all ready and held messages of a queue; the connection is held until the answer.
+        """Drop the messages of a queue except unacked ones; the connection is held until the answer.
 
         Raises: 403, 404, 405.
         """
@@ -161,9 +161,9 @@ class QueueSession(ClassSession):
         self._answer(method, commands.Queue.PurgeOk(count), subject)
 
     def delete(self, method: commands.Queue.Delete) -> None:
-        """Delete a queue; a missing one is not an error. Its consumers on this channel are cancelled after the answer.
+        """Delete a queue; a missing one is not an error. Consumers of this channel are cancelled after the answer.
 
-        Raises: 403, 405, 406, 404 if no queue is named or was declared.
+        Raises: 403, 405, 406; 404 if no queue is named or was declared.
         """
         self._session.method_budget.spend(UNITS_OF_QUEUE)
         name = strip_name(self.name(method.queue))
@@ -188,7 +188,7 @@ class QueueSession(ClassSession):
 
 
 def name_prefix(arguments: Mapping[str, Any]) -> str:
-    """Return the prefix of the name of a server-named queue. Raises: ChannelError 406 for an invalid prefix, 403 for a
+    """Return the prefix for the name of a server-named queue. Raises: ChannelError 406 for an invalid prefix, 403 for a
     reserved one.
     Source: RabbitMQ 4.4, rabbit_channel.
     """

@@ -14,8 +14,8 @@ class Revocation:
     """Close the connections of users who were deleted or may no longer use the vhost, and cancel consumers whose user
     may no longer read. A changed password does not affect open connections, as in RabbitMQ.
     Shapes: `sessions` returns the sessions of all connections.
-    Invariant: when rights change, the user's publish cache in the vhost is dropped; when a user is deleted, those in
-        all vhosts are.
+    Invariant: when a user's rights in a vhost change, the user's publish cache there is dropped; when a user is
+        deleted, the caches in all vhosts are dropped.
     """
 
     def __init__(

@@ -38,7 +38,7 @@ class TxSession(ClassSession):
 
     To the committer this is a Confirmable: each commit has a number, and is answered when it is on disk. Until then the
     connection is held, so that no method overtakes the answer.
-    Units: ``kept_bytes`` is the memory of the transaction, ``limit_bytes`` its limit.
+    Units: `kept_bytes` is the memory of the transaction, `limit_bytes` its limit.
     """
 
     def __init__(
@@ -102,9 +102,8 @@ class TxSession(ClassSession):
     def commit(self) -> None:
         """Perform the stored publishes and acknowledgements; commit-ok is sent once they are on disk. Messages that may
         be dead-lettered are read into memory first.
-        Raises: ChannelError 406 if publishes are refused because of an alarm, if a queue that rejects publishes has no
-            room, or if a forgotten producer cannot be claimed again (403 if another user has it). The transaction then
-            has no effect, whereas RabbitMQ performs the remaining part. Postponed, in a cluster.
+        Raises: ChannelError 403, 406 if a publish is refused: the transaction then has no effect, whereas RabbitMQ
+            performs the remaining part. Postponed, in a cluster.
         """
         if self.publications and self._vhost.refusal:
             raise ChannelError(406, self._vhost.refusal)
