@@ -21,7 +21,7 @@ class Confirmable(Protocol):
 
 
 class Refusable(Confirmable, Protocol):
-    """Confirmable publishes, some of which a shared store may refuse before they are confirmed."""
+    """Publishes that are confirmed or, in a shared store, may be refused one by one."""
 
     def refuse(self, number: int) -> None:
         """Record that a full queue refused the message with this number."""

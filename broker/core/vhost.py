@@ -43,9 +43,9 @@ from broker.routing.index import AUTO
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 
-QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that are dropped in one turn
-FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose records of cache misses are freed in one turn
-HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' first messages after a start
+QUEUES_AT_ONCE: Final = 32  # queues of an ending vhost that are dropped in one step
+FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose records of cache misses are freed in one step
+HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' first messages after startup
 
 
 class PublishCaches:
@@ -67,7 +67,7 @@ class PublishCaches:
         return cache
 
     def own(self) -> PublishCache[PublishEntry, PublishTarget]:
-        """Create a cache for one client; it must be released."""
+        """Create a cache for one client. The caller must release it."""
         cache: PublishCache[PublishEntry, PublishTarget] = PublishCache(self.nothing, self._limits)
         self._own[cache] = None
         return cache
@@ -81,7 +81,7 @@ class PublishCaches:
         return True
 
     def drop_all(self) -> None:
-        """Drop all entries, because a change affects them that does not end their routes."""
+        """Drop all entries after a change that affects publishes but does not end their routes."""
         for cache in (*self._by_user.values(), *self._own):
             cache.drop_all()
 
@@ -204,8 +204,8 @@ class Vhost:
         self._decide_refusal()
 
     def _decide_refusal(self) -> None:
-        """Refuse publishes during an alarm if the vhost's limit is not to block connections. Drop the caches, so that
-        each publish is resolved again and then refused.
+        """Refuse publishes during an alarm if the vhost must not block connections. Drop the caches then, because cached
+        publishes are not checked.
         """
         refuses = self._alarm != "" and self.limits.blocked_max_s == 0
         if refuses or self.refusal:
