@@ -1,6 +1,6 @@
 """Apply changed policies to the queues and exchanges of a vhost, one slice per turn of the loop. A hundred thousand
 queues take seconds, and clients are served in between. A queue or an exchange that a client uses is updated first, so
-that clients never see the effect of outdated policies.
+that clients do not see the effect of outdated policies.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ from broker.routing.exchange import Exchange
 
 SLICE_UNITS: Final = 200  # the most that a slice may take of the turn's share
 UNITS: Final = 4  # the cost of one queue or exchange, without the searches
-POLICIES_PER_UNIT: Final = 4  # policies searched for one unit, at some microseconds each
+POLICIES_PER_UNIT: Final = 4  # each search takes some microseconds
 
 
 class PolicySweep:
     """Apply the current policies to the queues and exchanges that existed when the policies changed. Objects that are
-    declared meanwhile get the current policies at once. Another change restarts the sweep; a restart of the broker
-    applies all policies again.
+    declared later get the current policies at once. Another change restarts the sweep; a restart of the broker applies
+    all policies again.
     Invariant: ``pending`` is set while queues or exchanges remain.
-    Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early if a search exceeds its time limit.
+    Cost: a slice takes about SLICE_UNITS of a turn's share, and ends early if a search exceeds its time limit.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PolicySweep:
         self.turn()
 
     def follow(self, done: Callable[[], None]) -> None:
-        """Call `done` when the sweep ends; further changes of policies may delay that."""
+        """Call `done` when the sweep has ended, or now if none is running."""
         if self.pending:
             self._followers.append(done)
         else:
