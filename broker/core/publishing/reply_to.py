@@ -28,8 +28,8 @@ class ReplyTarget(Protocol):
 
 class ReplyConsumer:
     """Deliver the replies for one channel. No queue stores them: a reply is delivered when it is published, or not at
-    all. As in RabbitMQ, none is dropped if the client reads slowly: usually one reply waits for each open request, and
-    the memory alarm blocks a client that keeps sending requests.
+    all. As in RabbitMQ, no reply is dropped because the client reads slowly.
+
     Shapes: ``name`` is random, so that no other client can guess it.
     """
 
@@ -40,7 +40,7 @@ class ReplyConsumer:
         self._unacked = unacked
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Send one reply, with the next delivery tag, like every delivery that needs no ack."""
+        """Send one reply, with the channel's next delivery tag."""
         tag = self._unacked.skip_tag()
         deliver = BasicDeliver(self.tag, tag, False, envelope.exchange, envelope.key)
         self._channel.send_content(deliver, header, body)
@@ -58,5 +58,5 @@ class ReplyConsumers(dict[str, ReplyTarget]):
         return self.get(name)
 
     def exists(self, name: str) -> bool:
-        """Return whether a channel receives replies under a name; the common name always exists."""
+        """Return whether a name is that of a reply consumer; the common name DIRECT_REPLY_TO always exists."""
         return name == DIRECT_REPLY_TO or self.find(name) is not None
