@@ -18,7 +18,7 @@ ADVICE: Final[dict[Kind, str]] = {
 }
 C = TypeVar("C", bound=Hashable)
 
-CLEAR_DIVISOR: Final = 10  # an alarm ends only this part of its limit away from it: one message must not toggle it
+CLEAR_DIVISOR: Final = 10  # an alarm ends a tenth of the limit from where it begins, so that it does not flap
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class Outage:
 class Watermark:
     """A limit on one resource, named by its setting. A limit of 0 never raises an alarm.
 
-    Memory must stay under its limit, free disk space over it.
+    Used memory must stay below the limit, and free disk space must not fall below it.
     """
 
     kind: Kind
@@ -84,7 +84,7 @@ class Watermark:
 
 
 class Alarms(Generic[C]):
-    """Hold the raised alarms and the connections that they block.
+    """The raised alarms, and the connections that they block.
 
     Invariant: after `unblock`, `blocked` is empty unless an alarm is raised.
     """

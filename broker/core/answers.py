@@ -27,8 +27,8 @@ class Mark(NamedTuple):
 class Answers:
     """The answers of one vhost that wait for the disk.
 
-    The committer treats it as a Confirmable, like a publisher: its work is the durable changes, numbered in the order
-    of their records.
+    The committer treats this object as a Confirmable, like a publisher: its work is the durable changes, numbered in
+    the order of their records.
     Shapes: ``_unsafe`` maps subjects to the numbers of their last changes, in ascending order, until these are on disk.
     Invariant: every connection with a withheld answer is in ``_connections``.
     """

@@ -20,7 +20,7 @@ INT_32 = range(-(2**31), 2**31)
 def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
     """Return the name of an exchange from an argument of a declare, or None if the argument is absent.
 
-    Raises: 406 when it is not text.
+    Raises: 406 if the argument is not text.
     """
     if name not in arguments:
         return None
@@ -91,7 +91,7 @@ def typed_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Shapes: a value without a JSON type is an object with one key, `$` and AMQP's type octet.
 
-        {"$D": "1.50"}          decimal
+        {"$D": "1.50"}           decimal
         {"$T": 1700000000}       timestamp in seconds; a string if it exceeds a signed integer of 64 bits
         {"$x": "AAEC"}           byte array, in Base64
         {"$S": "//4A"}           long string that is not UTF-8, in Base64

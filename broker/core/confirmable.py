@@ -1,4 +1,4 @@
-"""Interfaces between the committer and work that waits for the disk: a publisher, a transaction, a vhost's answers."""
+"""Interfaces between the committer and work that waits for the disk, such as publishes and a vhost's answers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ConfirmedPublishes(Refusable, Protocol):
 
 
 class Confirmer(Protocol):
-    """Confirm publishes, transactions and durable changes once they are on disk."""
+    """Confirm work once it is on disk."""
 
     def wait(self, confirmable: Confirmable) -> None:
         """Confirm the work after the next commit."""

@@ -21,9 +21,9 @@ BUNDLES_PER_STEP: Final = 64
 
 
 class ChangeFold:
-    """The exchanges and queues, by name, and the bindings that result from a sequence of changes. Changes may occur
-    twice. A deletion does not visit the bindings: each has its queue's number and its exchanges' incarnations, and
-    `existing_bindings` skips those of deleted queues and exchanges.
+    """The exchanges and queues, by name, and the bindings that result from a sequence of changes, some of which may
+    occur twice. A deletion does not visit the bindings: each binding contains its queue's number and its exchanges'
+    incarnations, and `existing_bindings` skips those of deleted queues and exchanges.
     """
 
     def __init__(self, changes: Iterable[Change]) -> None:
@@ -113,7 +113,7 @@ _FOLD: Final[dict[str, Callable[[ChangeFold, Change], None]]] = {
 class TopologySnapshot:
     """A snapshot of the durable exchanges, queues and bindings and of the producers, as the changes that create them.
 
-    The constructor only copies references; a thread may encode the changes later.
+    The constructor does not encode the changes: the iteration does, possibly in a thread.
     Cost: O(n) references.
     """
 

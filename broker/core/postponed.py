@@ -31,9 +31,7 @@ class Postponed(Exception):
         raise NotImplementedError
 
     def combine_with(self, other: Postponed) -> bool:
-        """Request the answer of a later method's postponement together with this one, and return whether that is
-        possible.
-        """
+        """Also request the answer that a later method of the connection needs; return whether that is possible."""
         return False
 
 

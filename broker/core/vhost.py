@@ -130,7 +130,7 @@ class Vhost:
         producers: Callable[..., Producers] = Producers,
         replies: Callable[[str], ReplyConsumers] = lambda _name: ReplyConsumers(),
     ) -> None:
-        """`share` serves the queues of a channel in the next turn.
+        """`share` schedules the queues of a channel whose consumers share a prefetch.
 
         `journal_of` creates the journal, given a function that records a durable change with `record`. `store_of`
         creates the message store, given a function that returns the name of a producer by its mark. `delay` creates the
@@ -199,7 +199,7 @@ class Vhost:
         self._decide_refusal()
 
     def set_alarm(self, reason: str) -> None:
-        """Set the reason of an alarm that blocks publishers, empty when it ends."""
+        """Set the reason for an alarm that blocks publishers, or an empty one when it ends."""
         self._alarm = reason
         self._decide_refusal()
 
@@ -227,7 +227,7 @@ class Vhost:
         return Resource("queue", self.name, name)
 
     def new_name(self, prefix: str) -> str:
-        """Return a unique random name for a queue or a consumer that the client did not name."""
+        """Return a prefix with random characters, as a unique name."""
         return prefix + self._generate()
 
     def opened(self) -> None:

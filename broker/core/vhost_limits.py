@@ -68,7 +68,7 @@ class VhostLimits:
 
     @property
     def queue_limit(self) -> int:
-        """How many queues clients may declare."""
+        """The number of queues that clients may declare."""
         own = self.own_queues_max
         return self.queues_max if own is None else min(own, self.queues_max)
 

@@ -179,8 +179,8 @@ class Logins:
         protocol: str = AMQP,
     ) -> None:
         """Call `then` with the user that a response authenticates, or with the refusal, now or after computing a hash.
-        `is_gone` returns whether the client has disconnected, so that no hash need be computed; it is called in any
-        thread. Source: RabbitMQ's texts.
+        `is_gone` returns whether the client has disconnected, so that no hash need be computed.
+        Source: RabbitMQ's texts.
         """
         if peer.inside:
             then(self._inside(mechanism, peer))

@@ -106,7 +106,7 @@ class Permissions:
         return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
 
     def differs_by_client(self, user: User, exchange: Resource) -> bool:
-        """Return whether the routing keys that a user may publish with differ between its clients."""
+        """Return whether the routing keys that a user may publish with differ between the user's clients."""
         return not self._users.is_configured(user.name) and self.topics.names_client(user.name, exchange)
 
     def allows_vhost(self, user: User, vhost: str) -> bool:
@@ -147,7 +147,7 @@ class Permissions:
         self._notify(user, vhost)
 
     def clear(self, user: str, vhost: str) -> None:
-        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for one defined in the settings."""
+        """Remove a user's rights in a vhost. Raises: ValueError if the user is unknown or defined in the settings."""
         self._users.check_permitted(user)
         if self._rights.pop((user, vhost), None) is not None:
             self._notify(user, vhost)

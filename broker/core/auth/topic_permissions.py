@@ -47,7 +47,7 @@ class TopicPermissions:
         if client_id and CLIENT_ID in text:
             try:
                 pattern = self._of_client(text, user, exchange.vhost, client_id)
-            except ValueError:  # with the client id it is too long
+            except ValueError:  # the expression is too long with this client id
                 return False
         return pattern.search(key)
 

@@ -59,7 +59,7 @@ def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
 
 
 def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a user with its hash in base64, because RabbitMQ accepts no other form.
+    """Return a user with the hash in base64, because RabbitMQ accepts no other form.
 
     RabbitMQ imports a user whose algorithm it does not know, but refuses the user's logins until the password is set
     again.

@@ -34,7 +34,7 @@ class PolicySweep:
         resolve_again: Callable[[], None],
         rerouted: Callable[[str], None],
     ) -> None:
-        """`resolve_again` drops the publish caches; `rerouted` is called with an exchange whose alternate changed."""
+        """`resolve_again` drops the publish caches; `rerouted` is called with the name of each changed exchange."""
         self._policies = policies
         self._deadlines = deadlines
         self._resolve_again = resolve_again

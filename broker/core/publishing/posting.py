@@ -17,7 +17,7 @@ from broker.core.queue.queue import Queue
 
 
 def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
-    """Return whether all queues that still exist would accept a message. A refusal does not dead-letter it."""
+    """Return whether all queues that still exist would accept a message; it is not dead-lettered if one would not."""
     return all(queue.deleted or queue.plain or queue.admits(message, dead_letter=False) for queue in queues)
 
 
@@ -74,7 +74,7 @@ class Poster:
         return not refused
 
     def post_run(self, messages: list[Message], queue: Queue) -> None:
-        """Post messages to one queue in their order. Cost: one step per message, or in a plain queue per sequence of
+        """Post messages to one queue in their order. Cost: one step per message; in a plain queue, one per run of
         messages with the same plain facts.
         """
         if self._sweep.pending:

@@ -200,7 +200,7 @@ class Producers:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Callable[[], Iterator[Change]]:
-        """Return a function that yields the changes which create the producers of this moment; a thread may call it.
+        """Return a function that yields the changes that create the current producers; a thread may call it.
 
         Cost: a copy of the bits; numbers that were used in order have no bits.
         """

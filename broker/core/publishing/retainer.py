@@ -41,7 +41,7 @@ class Retainer(Protocol):
         """Retain a message and delete the former one with its key; an empty message only deletes."""
 
     def find(self, topic_filter: str) -> Iterator[str | None]:
-        """Yield the keys of the topics that a filter matches, and None for visited nodes. Raises: ValueError."""
+        """Yield the keys of the topics that a filter matches, and None after other steps. Raises: ValueError."""
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
         """Call `take` with the message of each key that has one, and `done` at the end."""

@@ -20,7 +20,7 @@ def block_of(sequence: int) -> int:
 
 
 class Room:
-    """Count the memory that the numbers of all producers of a vhost take."""
+    """Count the memory that the numbers of all producers of a vhost use."""
 
     def __init__(self) -> None:
         self.used_bytes = 0

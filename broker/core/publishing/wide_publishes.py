@@ -44,7 +44,7 @@ class WidePublish:
         return level.durable if self._message.facts.persistent else level.persists_all
 
     def enter_some(self, count: int) -> int:
-        """Visit up to `count` more levels, enter those that the message has yet to enter, and return their number."""
+        """Visit up to `count` levels, enter those that the message has yet to enter; return how many were visited."""
         begin = self.next
         self.next = min(len(self.levels), begin + count)
         for place in range(begin, self.next):

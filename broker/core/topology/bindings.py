@@ -35,7 +35,7 @@ class Bindings:
         before: Callable[[Exchange], None],
         after: Callable[[Exchange, Queue | Exchange], None],
     ) -> None:
-        """`before` is called with the source before a bind, and may raise Postponed; `after` with both ends later."""
+        """`before` is called with the source of a bind and may raise Postponed, `after` with both ends of a binding."""
         self._parts = parts
         self._exchanges = exchanges
         self._queues = queues
