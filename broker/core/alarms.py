@@ -136,7 +136,7 @@ class Alarms(Generic[C]):
     def block(self, publishers: Iterable[C]) -> list[C]:
         """Block publishers while an alarm is raised, and return those that were not blocked before.
 
-        Call it with all publishers when an alarm was raised, and with each one that publishes for the first time.
+        Call it with all publishers when an alarm was raised, and then with each connection that publishes.
         """
         if not self.alarms:
             return []

@@ -54,7 +54,7 @@ class Deadlines:
         return None if found is None else found[0]
 
     def set(self, key: Hashable, at_ms: int, action: Callable[[], object]) -> None:
-        """Set the moment and the action of a key, and drop its former ones; do nothing if the moment is the same."""
+        """Set the moment and the action of a key, replacing former ones; do nothing if the moment is unchanged."""
         known = self._actions.get(key)
         if known is not None and known[0] == at_ms:
             return

@@ -45,7 +45,7 @@ from broker.routing.route import Route
 
 QUEUES_AT_ONCE: Final = 32  # queues of an ending vhost that are dropped in one step
 FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose records of cache misses are freed in one step
-HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' first messages after startup
+HEAD_INTERVAL_MS: Final = 2  # the pause after reading a queue's first message at startup
 
 
 class PublishCaches:

@@ -21,7 +21,7 @@ from broker.core.queue.output_window import OutputWindow
 LINK_QUEUE: Final = "amq.slotmq.overlay"
 LINK_MESSAGE_BYTES: Final = 64 << 10
 REPLY_SUCCESS: Final = 200
-HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags
+HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags of a content header
 CLASS: Final = 60
 
 

@@ -103,7 +103,7 @@ class DeadLetters:
         if key is not None:
             keys = (key,)
             if key == source.key:
-                dropped.append("CC")  # otherwise `carbon_copies` would return its keys for the dead letter
+                dropped.append("CC")  # otherwise `carbon_copies` would return the old keys for the dead letter
         header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
         facts = facts_of_dead_letter(message.facts, header)
         envelope, body = self._envelopes.of(exchange.name, keys[0]), message.body

@@ -1,8 +1,8 @@
 """Direct reply-to: replies are sent to the channel that published the request, without a queue.
 
-A channel consumes from ``amq.rabbitmq.reply-to``. In the reply-to of its messages this name is replaced by a name that
-is unique to the channel. A message published to that name through the default exchange is delivered to the channel.
-Source: RabbitMQ, "Direct Reply-to".
+A channel consumes from `amq.rabbitmq.reply-to`. In the property reply_to of messages that it publishes, this name is
+replaced by one that is unique to the channel. A message published to that name through the default exchange is
+delivered to the channel. Source: RabbitMQ, "Direct Reply-to".
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class ReplyTarget(Protocol):
 
 
 class ReplyConsumer:
-    """Deliver the replies for one channel. No queue stores them: a reply is delivered when it is published, or not at
-    all. As in RabbitMQ, no reply is dropped because the client reads slowly.
+    """Deliver replies to one channel. No queue stores them: a reply is delivered when it is published, or not at all.
+    As in RabbitMQ, no reply is dropped because the client reads slowly.
 
-    Shapes: ``name`` is random, so that no other client can guess it.
+    Shapes: `name` is random, so that no other client can guess it.
     """
 
     def __init__(self, tag: str, name: str, channel: Channel, unacked: Unacked) -> None:
@@ -54,7 +54,7 @@ class ReplyConsumers(dict[str, ReplyTarget]):
         return new_name(new_name(REPLY_PREFIX) + ".")
 
     def find(self, name: str) -> ReplyTarget | None:
-        """Return the reply consumer with a name, or None; in a cluster, it may be on another node."""
+        """Return the reply consumer with a name, which in a cluster may be on another node, or None."""
         return self.get(name)
 
     def exists(self, name: str) -> bool:

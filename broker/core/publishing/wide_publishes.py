@@ -23,9 +23,9 @@ QUEUES_PER_UNIT: Final = 8  # queues for one unit of the turn's share
 class WidePublish:
     """One message, and the levels that it has yet to enter.
 
-    Shapes: ``next`` is the index of the first level that `enter_some` has not visited. ``enters`` is called by each
-        level before its next message, so that no message overtakes this one.
-    Invariant: while the message has yet to enter a level, the level's ``before_next`` is ``enters``.
+    Shapes: `next` is the index of the first level that `enter_some` has not visited. `enters` is called by each level
+        before its next message, so that no message overtakes this one.
+    Invariant: while the message has yet to enter a level, the level's `before_next` is `enters`.
     """
 
     __slots__ = ("_copy", "_entered", "_message", "enters", "levels", "next")

@@ -14,7 +14,7 @@ from broker.core.vhost_limits import VhostLimits
 
 @dataclass(slots=True)
 class TopologyParts:
-    """The shared parts. Invariant: `journal` decides each change before its method is answered."""
+    """The shared parts, and the vhost's name for the texts of errors."""
 
     vhost_name: str
     live: LiveBindings

@@ -106,7 +106,7 @@ class Queues(dict[str, Queue]):
         owner: object = None,
     ) -> Queue:
         """Return the queue with a name, creating it unless an equivalent one exists. An exclusive queue is never
-        durable, because it does not outlive its connection. Raises: 405 if it belongs to another connection; 406 if it
+        durable, because it does not outlive its connection. Raises: 405 if it has another exclusive owner; 406 if it
         differs from the existing one, for an invalid argument, and at the limit; 541 if settings forbid it; Postponed.
         """
         arguments = arguments or {}
@@ -218,7 +218,7 @@ class Queues(dict[str, Queue]):
 
     def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
         """Return a queue that a connection may delete, for `drop`, or None if there is no such queue. Raises: 403 for
-        an internal queue; 405; 406 if `if_unused` or `if_empty` is set and does not hold; Postponed.
+        an internal queue; 405; 406 if `if_unused` or `if_empty` is set and not met; Postponed.
         """
         if name not in self:
             return None
