@@ -23,7 +23,7 @@ RABBIT_SALT_BYTES: Final = 4
 # OWASP's recommendation for argon2id: 19 MiB, two passes, one lane.
 MEMORY_KIB: Final = 19 * 1024
 PASSES: Final = 2
-# Limits on the cost of an imported hash, which logins compute in a thread for which other logins wait.
+# Limits on the cost of an imported hash, which a thread computes while other logins wait.
 # All recommendations of OWASP and RFC 9106 up to 64 MiB are within the limits, which allow about 200 ms.
 MEMORY_MAX_KIB: Final = 256 * 1024
 WORK_MAX_KIB: Final = 256 * 1024  # memory times passes

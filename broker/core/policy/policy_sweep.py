@@ -13,7 +13,7 @@ from broker.core.policy.policy import Policies
 from broker.core.queue.queue import Queue
 from broker.routing.exchange import Exchange
 
-SLICE_UNITS: Final = 200  # the most that a slice may take of the turn's share
+SLICE_UNITS: Final = 200  # the part of the turn's share that a slice may use
 UNITS: Final = 4  # the cost of one queue or exchange, without the searches
 POLICIES_PER_UNIT: Final = 4  # each search takes some microseconds
 
@@ -41,7 +41,7 @@ class PolicySweep:
         self._rerouted = rerouted
         self._queues: dict[str, Queue] = {}
         self._exchanges: dict[str, Exchange] = {}
-        self._unenforced: list[Queue] = []  # queues whose new rules are set and still to be enforced
+        self._unenforced: list[Queue] = []  # queues whose new rules are set but not yet enforced
         self._followers: list[Callable[[], None]] = []
         self.pending = False
         self.slices = 0
@@ -51,7 +51,7 @@ class PolicySweep:
         return len(self._queues) + len(self._exchanges)
 
     def begin(self, queues: Mapping[str, Queue], exchanges: Mapping[str, Exchange]) -> None:
-        """Start to apply the policies, with the first slice at once: a small vhost needs no other."""
+        """Start to apply the policies: the first slice at once, which is enough for a small vhost."""
         self._queues = dict(queues)
         self._exchanges = dict(exchanges)
         self.pending = True

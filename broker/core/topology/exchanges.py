@@ -167,7 +167,7 @@ class Exchanges(dict[str, Exchange]):
         self._listen(queue)
 
     def untap(self, queue: TapQueue) -> None:
-        """Disconnect the queue of a tap from its exchange. While it is in `taps`, a new exchange is connected to it."""
+        """Disconnect the queue of a tap from its exchange. A new exchange is connected if the queue is in `taps`."""
         exchange = self.get(queue.exchange)
         if exchange is not None:
             exchange.forget_listener(queue)
