@@ -1,4 +1,4 @@
-"""Memory and disk alarms as values, and the connections that are blocked while one is raised.
+"""The alarms of memory, disk and a cluster's database, and the connections that are blocked while one is raised.
 
 Pure: the caller measures, calls `measure`, and stops reading the connections that `block` returns. Consumers continue,
 so that the queues can drain.
@@ -18,14 +18,14 @@ ADVICE: Final[dict[Kind, str]] = {
 }
 C = TypeVar("C", bound=Hashable)
 
-CLEAR_DIVISOR: Final = 10  # an alarm ends a tenth of its limit away from it: otherwise each message could toggle it
+CLEAR_DIVISOR: Final = 10  # an alarm ends a tenth of the limit from where it begins, so that it does not flap
 
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """One limit that was passed, with the facts that an operator needs to act.
+    """A raised alarm of memory or disk, with the facts that an operator needs to act.
 
-    Units: `value_bytes` is the used memory or the free disk space at the moment at which the alarm was raised.
+    Units: `value_bytes` is the used memory or the free disk space when the alarm was raised.
     """
 
     kind: Kind
@@ -34,7 +34,7 @@ class Alarm:
     setting: str
 
     def fields(self) -> dict[str, str | int]:
-        """Return the fields of the log event `alarm.raised`: the limit, its setting, and what to do."""
+        """Return the fields of the log event `alarm.raised`."""
         return {
             "kind": self.kind,
             "value_bytes": self.value_bytes,
@@ -46,7 +46,7 @@ class Alarm:
 
 @dataclass(frozen=True, slots=True)
 class Outage:
-    """The alarm of a cluster's database, which is unreachable or fails."""
+    """The alarm that is raised while a cluster's database is unreachable or fails."""
 
     reason: str
 
@@ -60,7 +60,7 @@ class Outage:
 class Watermark:
     """A limit on one resource, named by its setting. A limit of 0 never raises an alarm.
 
-    Memory must stay under its limit, free disk space over it.
+    Used memory must stay below the limit, and free disk space must not fall below it.
     """
 
     kind: Kind
@@ -84,7 +84,7 @@ class Watermark:
 
 
 class Alarms(Generic[C]):
-    """Hold the raised alarms and the connections that they block.
+    """The raised alarms, and the connections that they block.
 
     Invariant: after `unblock`, `blocked` is empty unless an alarm is raised.
     """
@@ -99,9 +99,9 @@ class Alarms(Generic[C]):
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
     def measure(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
-        """Process a measured value, and return whether it raised or cleared the alarm of its kind: `alarms` contains
-        the alarm if it was raised. Then call `block` or `unblock`. `lacks` is set while a resource is missing: the
-        alarm is then raised, and not cleared, whatever the limit.
+        """Raise or clear the alarm of a resource after a measurement, and return whether this changed `alarms`; if so,
+        call `block` or `unblock`. `lacks` is set while a reserve of the resource is incomplete: then an alarm is
+        raised, and not cleared, whatever the value.
         """
         watermark = self._watermarks[kind]
         if kind in self.alarms:
@@ -127,16 +127,16 @@ class Alarms(Generic[C]):
 
     @property
     def reason(self) -> str:
-        """The reason in connection.blocked: an outage, and in RabbitMQ's words, low on memory, disk, or both."""
+        """The reason for connection.blocked; for memory and disk, in RabbitMQ's words."""
         low = " & ".join(sorted(self.alarms.keys() - {DATABASE}, reverse=True))
         outage = self.alarms.get(DATABASE)
         reasons = [outage.reason] if isinstance(outage, Outage) else []
         return ", ".join([*reasons, f"low on {low}"] if low else reasons)
 
     def block(self, publishers: Iterable[C]) -> list[C]:
-        """Return the publishing connections that must now be blocked and were not before.
+        """Block publishers while an alarm is raised, and return those that were not blocked before.
 
-        Call it with all publishers when an alarm was raised, and with one when it publishes for the first time.
+        Call it with all publishers when an alarm was raised, and then with each connection that publishes.
         """
         if not self.alarms:
             return []
@@ -145,7 +145,7 @@ class Alarms(Generic[C]):
         return fresh
 
     def unblock(self) -> list[C]:
-        """Return the connections to be unblocked: all of them when no alarm is raised, else none."""
+        """Unblock all connections unless an alarm is raised, and return those that were blocked."""
         if self.alarms:
             return []
         freed = list(self.blocked)

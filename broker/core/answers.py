@@ -1,5 +1,5 @@
-"""Answers to methods that make durable changes: each is sent once the record of its change is on disk. The methods that
-follow do not wait, but any answer that would reveal a change which a crash could still undo does.
+"""Answers to methods that make durable changes: each is sent once the record of its change is on disk. Later methods
+are processed at once, but an answer about an object waits for the last change of the object.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NOTHING: Final = 0  # changes are numbered from 1: an answer with this number wa
 
 
 class Mark(NamedTuple):
-    """The numbers of durable changes, and of bundles of bindings to be removed in later turns, before a method ran."""
+    """How many durable changes, and bundles of bindings to remove in later turns, there were before a method ran."""
 
     changes: int
     bundles: int
@@ -27,8 +27,8 @@ class Mark(NamedTuple):
 class Answers:
     """The answers of one vhost that wait for the disk.
 
-    The committer treats it as a Confirmable, like a publisher: its work is the durable changes, numbered in the order
-    of their records.
+    The committer treats this object as a Confirmable, like a publisher: its work is the durable changes, numbered in
+    the order of their records.
     Shapes: ``_unsafe`` maps subjects to the numbers of their last changes, in ascending order, until these are on disk.
     Invariant: every connection with a withheld answer is in ``_connections``.
     """
@@ -48,20 +48,20 @@ class Answers:
     def changed(self, subject: Subject) -> None:
         """Record a durable change whose log record has just been appended."""
         self.published = self.logged = number = self.published + 1
-        self._unsafe.pop(subject, None)  # the last change comes last
+        self._unsafe.pop(subject, None)  # keeps the numbers in ascending order
         self._unsafe[subject] = number
         if not self.waiting:
             self.waiting = True
             self._committer.wait(self)
 
     def mark(self) -> Mark:
-        """Return the mark that a method passes to `send` if it changes more than the subject of its answer."""
+        """Return a mark. An answer that is sent with it waits for every change since, not only for its subject's."""
         return Mark(self.published, self._deferred.begun)
 
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def send(self, channel: Channel, method: Method, subject: Subject, mark: Mark | None = None) -> None:
-        """Answer a method about a subject once its last change is on disk; with changes since `mark`, once all are."""
+        """Send an answer once its subject's last change is on disk, or once all are if there were any since `mark`."""
         number = self._awaited(subject, mark)
         if number == NOTHING:
             channel.send(method)
@@ -69,8 +69,8 @@ class Answers:
             self._keep(channel, self.promise(channel, method), number, mark)
 
     def promise(self, channel: Channel, method: Method | None) -> Withheld:
-        """Reserve the place of an answer on its channel before the method takes effect; call `fulfil` afterwards, or
-        `release` if there is no answer. The channel's next answers wait until then.
+        """Reserve the place of an answer on its channel: the channel's later answers wait until `fulfil` or `release`
+        is called. Without a method, nothing is sent in this place.
         """
         answer = channel.withhold(method)
         self._connections[channel.connection] = None
@@ -81,7 +81,7 @@ class Answers:
         self._keep(channel, answer, self._awaited(subject, mark), mark)
 
     def release(self, channel: Channel, answer: Withheld) -> None:
-        """Give up a promised answer, so that the answers behind it no longer wait for it."""
+        """End a promise that waits for no change, so that the channel's later answers can be sent."""
         self._settle(channel.connection, answer, NOTHING)
 
     def _awaited(self, subject: Subject, mark: Mark | None) -> int:
@@ -90,7 +90,7 @@ class Answers:
         return self._unsafe.get(subject, NOTHING)
 
     def _keep(self, channel: Channel, answer: Withheld, number: int, mark: Mark | None) -> None:
-        """Withhold an answer until its change is on disk and the bindings that its method deleted are removed."""
+        """Withhold the answer to a durable change until it is on disk and the bindings that it deleted are removed."""
         settle = partial(self._settle, channel.connection, answer, number)
         if number != NOTHING and mark is not None and mark.bundles != self._deferred.begun:
             self._deferred.when_removed(settle)
@@ -102,7 +102,7 @@ class Answers:
         if number <= self.confirmed and not connection.send_withheld(self.confirmed):
             self._connections.pop(connection, None)
 
-    # -- what is safe -------------------------------------------------------------------------------------------------
+    # -- commits ------------------------------------------------------------------------------------------------------
 
     def confirm(self, upto: int) -> None:
         """Send the answers that waited for changes up to and including number `upto`."""

@@ -18,9 +18,9 @@ INT_32 = range(-(2**31), 2**31)
 
 
 def named_exchange(resource: Resource, arguments: Mapping[str, Any], name: str) -> str | None:
-    """Return the exchange that an argument of a declare names, or None if the argument is absent.
+    """Return the name of an exchange from an argument of a declare, or None if the argument is absent.
 
-    Raises: 406 when it is not text.
+    Raises: 406 if the argument is not text.
     """
     if name not in arguments:
         return None
@@ -56,9 +56,9 @@ def text(value: object) -> str:
 
 
 def amqp_type(value: object) -> str:
-    """Return the name RabbitMQ gives the type of a decoded field.
+    """Return RabbitMQ's name for the type of a decoded value.
 
-    Invariant: the codec keeps no integer widths, so an integer is signedint when it fits 32 bits and long otherwise.
+    Decoded integers do not have a width: they are signedint if they fit into 32 bits, else long.
     """
     if isinstance(value, int) and not isinstance(value, bool):
         return "signedint" if value in INT_32 else "long"
@@ -69,7 +69,7 @@ def amqp_type(value: object) -> str:
 
 
 def type_class(value: object) -> str:
-    """Return the class of types within which two values can be equal: `int` for all integers and decimals."""
+    """Return the type of a value for comparisons: `int` for integers and decimals, else as `amqp_type` does."""
     name = amqp_type(value)
     return "int" if name in ("signedint", "long", "decimal") else name
 
@@ -91,7 +91,7 @@ def typed_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     Shapes: a value without a JSON type is an object with one key, `$` and AMQP's type octet.
 
-        {"$D": "1.50"}          decimal
+        {"$D": "1.50"}           decimal
         {"$T": 1700000000}       timestamp in seconds; a string if it exceeds a signed integer of 64 bits
         {"$x": "AAEC"}           byte array, in Base64
         {"$S": "//4A"}           long string that is not UTF-8, in Base64
@@ -104,8 +104,8 @@ def typed_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_typed(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument table that `typed_table` wrote as JSON; the caller has checked its depth. An object whose
-    value does not have the format of its key is a table.
+    """Return the argument table that `typed_table` wrote as JSON; the caller has checked its depth. An object is read
+    as a table if its value does not have the format of its key.
     """
     return {name: _read(value) for name, value in arguments.items()}
 
@@ -115,7 +115,7 @@ def _typed(value: Any) -> Any:
         table = typed_table(value)
         return {"$F": table} if _octet_of(table) else table
     if isinstance(value, (list, tuple)):
-        return [_typed(item) for item in value]  # depth: checked when it was decoded
+        return [_typed(item) for item in value]  # the depth was checked when the table was decoded
     if isinstance(value, bytearray):
         return {"$x": b64encode(value).decode()}
     if isinstance(value, bytes):
@@ -135,7 +135,7 @@ def _typed(value: Any) -> Any:
 
 def _read(value: Any) -> Any:
     if isinstance(value, list):
-        return [_read(item) for item in value]  # depth: that of the table
+        return [_read(item) for item in value]  # the caller has checked the depth
     if not isinstance(value, dict):
         return value
     if octet := _octet_of(value):

@@ -1,9 +1,9 @@
 """A regular expression that an operator wrote for a permission or a policy, with a bound on its search time.
 
-The search of such an expression may take exponential time, so its CPU time is limited; a busy machine does not count.
-When a search exceeds the limit, RE2 searches in linear time, if it is installed (the extra `re2`) and supports the
-pattern: it has no lookahead, for example. Otherwise the result is undecided, and the caller errs on the safe side. The
-limit holds for each name, so a hostile name does not affect the result for another. Literals and `.*` need no limit.
+A search with such an expression may take exponential time, so its CPU time is limited. When a search exceeds the limit,
+RE2 searches in linear time, if it is installed (the extra `re2`) and supports the pattern. Otherwise the result is
+undecided, and the caller errs on the safe side. The limit applies to each name, so a hostile name does not affect the
+result for another.
 """
 
 from __future__ import annotations
@@ -16,18 +16,17 @@ from typing import Any, Final
 from broker.event_log import get_logger
 
 PATTERN_MAX_CHARACTERS: Final = 1024
-UNROLLED_MAX: Final = 20_000  # characters after the compiler has expanded counted repetitions, nested ones too
-SEARCH_MAX_MS: Final = 2  # a name of 255 octets takes some microseconds
+UNROLLED_MAX: Final = 20_000  # characters of a pattern whose counted repetitions are expanded
+SEARCH_MAX_MS: Final = 2  # most searches in a name of 255 octets take some microseconds
 TRIES_MAX: Final = 2  # a pause of the virtual machine counts as CPU time, but rarely happens twice in a row
-LINEAR_MAX_BYTES: Final = 1 << 20  # RE2's cache for a pattern; beyond it RE2 computes again and stays linear
+LINEAR_MAX_BYTES: Final = 1 << 20  # RE2's cache for a pattern; when it is full, searches stay linear but are slower
 
 REPETITION: Final = re.compile(r"\{\s*([0-9]*)\s*(?:,\s*[0-9]*\s*)?\}")
 CLASS: Final = re.compile(r"\[\^?\]?(?:\\.|\[:[a-z^]+:\]|[^\]\\])*\]", re.DOTALL)
-COUNT_END: Final = 1 << 32  # the compiler refuses repetition counts from here on
-# Literal characters and dots, with `.*` only at the end, need no backtracking. Groups could.
+COUNT_END: Final = 1 << 32  # `regex` refuses repetition counts from this number on
+# A pattern of literal characters and dots, with `.*` only at the end, needs no backtracking.
 PLAIN: Final = re.compile(r"\^?(?:[\w /:@#%&,;=~!<>'\"-]|\\[^\w\s]|\.(?!\*))*(?:\.\*)?\$?", re.ASCII)
-# Syntax that the two engines interpret differently: Unicode digits and letters after a backslash, braces without a
-# count.
+# Syntax that RE2 may interpret differently from `regex`.
 AMBIGUOUS: Final = re.compile(r"\\[0-9pPv]|\{(?![0-9]+(?:,[0-9]*)?\})")
 
 _log = get_logger()
@@ -52,7 +51,7 @@ class BoundedPattern:
             raise ValueError(f"repeats more than {UNROLLED_MAX} times")
         self.text = text if written is None else written
         self.slow = 0
-        self._linear: Any = None  # made for the first name that needs it
+        self._linear: Any = None  # compiled after the first search that exceeds the limit
         self._plain = PLAIN.fullmatch(text) is not None
         self._compiled: Any = re.compile(text, re.ASCII) if self._plain else bounded(text)
 
@@ -63,7 +62,7 @@ class BoundedPattern:
     def try_search(self, name: str) -> bool | None:
         """Search as `search` does, but return None if undecided; the caller must not cache that.
 
-        Cost: TRIES_MAX times SEARCH_MAX_MS of CPU time; twice that when other threads run too.
+        Cost: usually at most TRIES_MAX times SEARCH_MAX_MS of CPU time; more while other threads run without the GIL.
         """
         if self._plain:
             return self._compiled.search(name) is not None

@@ -1,4 +1,4 @@
-"""Interfaces between the committer and work that waits for the disk: a publisher, a transaction, a vhost's answers."""
+"""Interfaces between the committer and work that waits for the disk, such as publishes and a vhost's answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Confirmable(Protocol):
 
 
 class Refusable(Confirmable, Protocol):
-    """Confirmable publishes, some of which a shared store may refuse before they are confirmed."""
+    """Publishes that are confirmed or, in a shared store, may be refused one by one."""
 
     def refuse(self, number: int) -> None:
         """Record that a full queue refused the message with this number."""
@@ -34,7 +34,7 @@ class ConfirmedPublishes(Refusable, Protocol):
 
 
 class Confirmer(Protocol):
-    """Confirm publishes, transactions and durable changes once they are on disk."""
+    """Confirm work once it is on disk."""
 
     def wait(self, confirmable: Confirmable) -> None:
         """Confirm the work after the next commit."""

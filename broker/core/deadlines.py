@@ -11,8 +11,8 @@ NEVER: Final = 1 << 61  # later than any moment; compiled code compares integers
 
 
 class Clock:
-    """The broker's clock, in milliseconds, as precise as the timestamp of a record. The time of day is ``now_ms`` minus
-    ``ahead_ms``. This is a class, not a protocol: compiled code reads an attribute of a class without a lookup by name.
+    """The broker's clock, in milliseconds. The time of day is ``now_ms`` minus ``ahead_ms``. This is a class, not a
+    protocol, because compiled code reads an attribute of a class without a lookup by name.
     """
 
     def __init__(self, now_ms: int = 0, ahead_ms: int = 0) -> None:
@@ -23,14 +23,11 @@ class Clock:
 class Deadlines:
     """Schedule one action for each key.
 
-    Units: moments are in milliseconds of the broker's clock. ``units_left`` is the unused part of the turn's share:
-        dropping a message takes one unit, dead-lettering it takes more. Work beyond the share is done in the next turn,
-        so that clients do not wait while a million messages expire at once.
-    Invariant: ``next_ms`` is the earliest moment that is set, or None if there is none. ``earliest_ms`` is that moment
-        or an earlier one, and is read without a call. ``armed`` is called whenever a new moment is earlier than all
-        others.
-    Cost: O(log n) to set and to cancel, amortised: a replaced entry stays in the heap until it is due, or until most
-        entries are replaced ones.
+    Units: moments are in milliseconds of the broker's clock. ``units_left`` is the unused part of the turn's share.
+        Work beyond the share is done in the next turn, so that clients do not wait while a million messages expire.
+    Invariant: when a turn begins, no moment is earlier than ``earliest_ms``, which is read without a call. ``armed`` is
+        called whenever a new moment is earlier than all others.
+    Cost: O(log n) to set and to cancel, amortised.
     """
 
     def __init__(self, clock: Clock, armed: Callable[[], None] = lambda: None) -> None:
@@ -57,7 +54,7 @@ class Deadlines:
         return None if found is None else found[0]
 
     def set(self, key: Hashable, at_ms: int, action: Callable[[], object]) -> None:
-        """Call `action` at that moment instead of the key's earlier action, which stays if set for the same moment."""
+        """Set the moment and the action of a key, replacing former ones; do nothing if the moment is unchanged."""
         known = self._actions.get(key)
         if known is not None and known[0] == at_ms:
             return
@@ -71,7 +68,7 @@ class Deadlines:
             self.armed()
 
     def next_turn(self, key: Hashable, action: Callable[[], object]) -> None:
-        """Call `action` in the next turn."""
+        """Call `action` in the next run."""
         self.set(key, self.clock.now_ms, action)
 
     def cancel(self, key: Hashable) -> None:
@@ -93,8 +90,8 @@ class Deadlines:
         self.units_left = TURN_SHARE
 
     def run(self, now_ms: int) -> None:
-        """Call the actions that are due, earliest first, within the turn's share; each takes one unit. Actions that
-        these set for now are called in the next run.
+        """Call the actions that are due, earliest first, within the turn's share; each takes at least one unit. Actions
+        that are set during a run are called in a later one.
         """
         last = self._serial
         later: list[tuple[int, int, Hashable]] = []

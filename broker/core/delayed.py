@@ -1,7 +1,7 @@
 """Delayed messages of exchanges of the type x-delayed-message, and of queues.
 
-Each such exchange has an internal queue in which its messages wait. A message that is due is routed as the exchange
-routes at that moment. A queue keeps its delayed messages in a separate level, and delivers one next when it is due.
+Each such exchange has an internal queue in which its messages wait. A message is routed when it is due, through the
+bindings of that moment. A queue keeps its delayed messages in a separate level until they are due.
 Source: the plugin rabbitmq_delayed_message_exchange; RabbitMQ 4.3, rabbit_fifo (delayed retry).
 """
 
@@ -48,7 +48,7 @@ class Delay(Holding):
     def send(self, held: Message, returns: ReturnRun | None = None) -> None:
         """Route a message as if it were published now, with its x-delay negated, as the plugin does.
 
-        A message from another broker of the overlay is not forwarded to others.
+        A message from another broker of the overlay is not forwarded to further brokers.
         """
         negated = {"x-delay": -(delay_of(held.facts.delay) or 0)}
         header = edit_header(held.header, set_headers=negated, drop_headers=(RECEIVED,))
@@ -62,7 +62,7 @@ class Delay(Holding):
 
 
 class QueueDelay(Holding):
-    """Hold messages of one queue in one of its levels; the queue delivers them next when they are due."""
+    """Hold messages of one queue in one of its levels until they are due."""
 
     def __init__(self, ports: QueuePorts[Level, Queue], queue: Queue, level: Level) -> None:
         super().__init__(ports, level)
@@ -81,7 +81,7 @@ class QueueDelay(Holding):
 
 
 class Delays:
-    """Create and delete the delays of a vhost's exchanges, and find the delay of an exchange or a queue."""
+    """Create, find and delete the delays of a vhost's exchanges, and find the delay of a queue."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class Delays:
         self._by_name: dict[str, Delay] = {}
 
     def of(self, queue: Queue) -> Holding | None:
-        """Return the delay of a queue, or None if there is none. A holding queue's is that of its exchange."""
+        """Return the delay of a queue, or None if there is none; for a holding queue, the delay of its exchange."""
         if queue.is_holding:
             return self._by_name.get(queue.name.removeprefix(HOLDING_PREFIX))
         return queue.holding

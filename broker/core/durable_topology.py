@@ -21,9 +21,9 @@ BUNDLES_PER_STEP: Final = 64
 
 
 class ChangeFold:
-    """The exchanges and queues, by name, and the bindings that result from a sequence of changes. A change that was
-    already applied, or whose queue or exchange was deleted, has no effect. A deletion does not visit the bindings: each
-    records its queue's number and its exchanges' incarnations, and `existing_bindings` skips the outdated ones.
+    """The exchanges and queues, by name, and the bindings that result from a sequence of changes, some of which may
+    occur twice. A deletion does not visit the bindings: each binding contains its queue's number and its exchanges'
+    incarnations, and `existing_bindings` skips those of deleted queues and exchanges.
     """
 
     def __init__(self, changes: Iterable[Change]) -> None:
@@ -113,14 +113,13 @@ _FOLD: Final[dict[str, Callable[[ChangeFold, Change], None]]] = {
 class TopologySnapshot:
     """A snapshot of the durable exchanges, queues and bindings and of the producers, as the changes that create them.
 
-    The constructor copies references to everything that may change, and a thread encodes the changes lazily: a hundred
-    thousand queues take a fifth of a second.
-    Cost: O(n) references at once.
+    The constructor does not encode the changes: the iteration does, possibly in a thread.
+    Cost: O(n) references.
     """
 
     def __init__(self, vhost: Vhost, *, at_once: bool = True) -> None:
-        """Without `at_once`, the caller runs `copy_bindings` later. Bindings may change before that, provided that the
-        changes made after this call are applied after the snapshot.
+        """Without `at_once`, the caller runs `copy_bindings` later. Bindings may change before that if all changes made
+        after this call are applied after the snapshot.
         """
         self._exchanges = list(vhost.exchanges.values())
         self.queues = list(vhost.queues.values())
@@ -158,7 +157,7 @@ class TopologySnapshot:
 
 def restore(vhost: Vhost, changes: Iterable[Change]) -> None:
     """Create in a new vhost the topology that results from the changes, without journaling it. A queue that the changes
-    also delete is never created, so it gets no worker.
+    also delete is never created.
     """
     fold = ChangeFold(changes)
     for change in fold.exchanges.values():

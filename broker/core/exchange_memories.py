@@ -1,4 +1,4 @@
-"""The internal queues in which exchanges remember messages: their history, replayed to new bindings, or ids seen."""
+"""The internal queues in which exchanges remember a history for new bindings, or the ids of the messages seen."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ExchangeMemories:
                 self._queues.drop(queue)
 
     def prepare(self, source: Exchange) -> None:
-        """Load the history of an exchange into memory before a binding is added to it. Raises: Postponed."""
+        """Check, before a binding of an exchange is added, that its history is in memory. Raises: Postponed."""
         queue = source.memory if isinstance(source, MemoryExchange) else None
         if isinstance(queue, HistoryQueue):
             for slot in queue.level.manager.slots.values():
@@ -60,7 +60,7 @@ class ExchangeMemories:
         self._ports.read(level, slot, bind.answered)
 
     def replay(self, source: Exchange, destination: Queue | Exchange) -> None:
-        """Deliver the history of an exchange to a new binding's destination."""
+        """Post the history of an exchange to the destination of a new binding."""
         queue = source.memory if isinstance(source, MemoryExchange) else None
         if not isinstance(queue, HistoryQueue):
             return
@@ -79,5 +79,5 @@ class ExchangeMemories:
 
 
 def _copy(message: Message, queues: int, now_ms: int) -> Message:
-    """Return a copy of a message that is published now to a number of queues."""
+    """Return a copy of a message, published now to a number of queues."""
     return new_message(message.envelope, message.header, message.body, message.facts, now_ms, queues)

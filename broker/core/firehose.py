@@ -1,4 +1,4 @@
-"""The firehose: copies of all messages published to a vhost and delivered from it, for watchers and for the exchange
+"""The firehose: copies of the messages published to a vhost and delivered from it, for watchers and for the exchange
 `amq.rabbitmq.trace`. Source: RabbitMQ, rabbit_trace.
 """
 
@@ -22,7 +22,7 @@ from broker.core.queue.consumer import Consumer
 from broker.core.queue.queue import Queue
 from broker.core.topology.exchanges import Exchanges
 
-NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # numeric properties, and their octets
+NUMBERS: Final = {"delivery_mode": 1, "priority": 1, "timestamp": 8}  # numeric properties, and their sizes in octets
 NAMES: Final = {"message_type": "type"}  # RabbitMQ's name of a property, if it differs
 SIGNED: Final = Struct(">i")
 SIGNED_MAX: Final = (1 << 31) - 1
@@ -72,8 +72,8 @@ class Watcher(Protocol):
 class Firehose:
     """Copy the messages of a vhost while the firehose is switched on or watched.
 
-    Invariant: ``active`` is set while copies are published or watched. ``switched`` is called when that changes, so
-        that deliveries are copied. Messages of the trace exchange itself are not copied.
+    Invariant: ``active`` is set while copies are published or watched. ``switched`` is called when that changes.
+        Messages of the trace exchange itself are not copied.
     Cost: nothing while inactive. While active, each publish takes the slow path, and each copy is another message.
     """
 
@@ -100,7 +100,7 @@ class Firehose:
         self.switched: Callable[[Firehose | None], None] = lambda _firehose: None
 
     def attach(self, node: str, switched: Callable[[Firehose | None], None]) -> None:
-        """Set the name of the node for the copies, and the function to call when the firehose becomes active or not."""
+        """Set the node's name for the copies, and the function to call when the firehose becomes active or inactive."""
         self.node = node
         self.switched = switched
 
@@ -110,7 +110,7 @@ class Firehose:
         self._changed()
 
     def watch(self, watcher: Watcher) -> None:
-        """Notify a watcher of each message from now on."""
+        """Offer each message from now on to a watcher."""
         self._watchers.append(watcher)
         self._changed()
 
@@ -150,7 +150,7 @@ class Firehose:
         for watcher in self._watchers:
             watcher.offer(passage)
         if self.publishing:
-            # Later in the same turn: a queue must not get a message while it is being served.
+            # Post it later, because a queue must not get a message while it is being served.
             self._due.append(passage)
             self._deadlines.spend(1)
             self._deadlines.next_turn(self, self._publish)
@@ -172,7 +172,7 @@ class Firehose:
             self._poster.post(message, queues)
 
     def _header(self, passage: Passage) -> bytes:
-        """Return the content header of a copy: it describes the message in the headers that RabbitMQ uses."""
+        """Return the content header of a copy, which describes the message in the headers that RabbitMQ uses."""
         entries = [
             encode_entry("exchange_name", passage.exchange),
             encode_entry("routing_keys", list(passage.keys)),
@@ -207,7 +207,7 @@ def origin_of(client: TracedClient, channel: int) -> Origin:
 
 
 def _properties(header: bytes) -> list[bytes]:
-    """Return the properties of a message as entries of a table, numbers as signed ones of 32 bits, as in RabbitMQ."""
+    """Return the properties of a message as entries of a table, with numbers as signed integers, as in RabbitMQ."""
     entries = []
     for name, octets in cut_properties(header).items():
         key = encode_short_text(NAMES.get(name, name))

@@ -22,7 +22,7 @@ class Resource(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Return RabbitMQ's wording, for which people search logs: queue 'q' in vhost '/'."""
+        """Return RabbitMQ's wording, for which people search logs, such as: queue 'q' in vhost '/'."""
         return f"{self.kind} '{self.name}' in vhost '{self.vhost}'"
 
 

@@ -16,7 +16,7 @@ NODE_LOST: Final = "this node was lost to its cluster"  # a refusal: the change 
 class Postponed(Exception):
     """Raised by a method that has had no effect yet and has to run again when an answer has arrived. A subclass
     requests one kind of answer and stores it: the next run of the method finds it among the postponements of its
-    connection. Shapes: ``refusal`` is the reason why there will be no answer, else empty.
+    connection. Shapes: ``refusal`` is the reason why there will be no answer, or empty.
     """
 
     refusal = ""
@@ -27,13 +27,11 @@ class Postponed(Exception):
             raise ChannelError(406, f"the cluster's database refuses this: {self.refusal}")
 
     def begin(self, then: Callable[[], None]) -> None:
-        """Request the answer, and call `then` in a later step of the loop, when it has arrived."""
+        """Request the answer, and call `then` later, when it has arrived."""
         raise NotImplementedError
 
     def combine_with(self, other: Postponed) -> bool:
-        """Request the answer of another postponement with this one, and return whether that is possible. The other one
-        belongs to a later method of the connection.
-        """
+        """Also request the answer that a later method of the connection needs; return whether that is possible."""
         return False
 
 

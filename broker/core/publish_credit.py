@@ -9,14 +9,14 @@ from typing import Final
 from broker.amqp.output import ConnectionOutput
 
 SHARE_ENTRIES: Final = 2048  # entries per vhost and turn: the number that its workers deliver in a turn
-PIECE_ENTRIES: Final = 256  # the smallest share of one connection: smaller ones cost more than they gain
+PIECE_ENTRIES: Final = 256  # shares are divided into pieces of at least this size: smaller ones are inefficient
 DELIVERIES_PER_ENTRY: Final = 8  # publishers to lagging queues may add one entry for this many deliveries
-DELIVERIES_PER_AWAITED_ENTRY: Final = 2  # ... while only acks are awaited: the consumers, not the workers, are slow
+DELIVERIES_PER_AWAITED_ENTRY: Final = 2  # the same while the workers wait for acks
 LEAST_ENTRIES: Final = 16  # the minimum per turn, so that no publisher stops for long
 
 
 class PublishCredit:
-    """Hold back the publishers of one vhost that have used up their share of a turn, and release them in turn.
+    """Hold back the publishers of one vhost that have used up their share of a turn, and release them in later turns.
 
     A message counts once for each queue that it enters. A queue lags if the workers have not delivered all the messages
     that its consumers have room for. Until it has caught up, its publishers may add only a fraction of the number of
@@ -46,9 +46,9 @@ class PublishCredit:
 
     def turn(self, delivered: int, *, behind: bool, crowded: bool, awaited: bool = False) -> None:
         """Begin a turn and release publishers, after the workers have delivered `delivered` messages. `behind` is set
-        if queues remain to be served, `crowded` if there are more of them than one turn serves: then all publishers get
-        only a fraction. `awaited` is set if acks will soon make room for deliveries; otherwise another turn is
-        scheduled for publishers to lagging queues. While no publisher waits, the caller may increment `serial` instead.
+        if queues remain to be served, and `crowded` if they are more than one turn serves, so that every publisher gets
+        less. `awaited` is set if acks will soon make room for deliveries; otherwise another turn is scheduled for
+        publishers to lagging queues. While no publisher waits, the caller may increment `serial` instead.
         """
         self.serial += 1
         least = max(LEAST_ENTRIES, delivered // DELIVERIES_PER_ENTRY)
@@ -90,10 +90,7 @@ class CreditShare:
         self.lagging = False
 
     def begin(self) -> int:
-        """Return the number of entries left. A publish or a run of publishes adds at least one.
-
-        While ``serial`` equals the credit's, the caller may read ``left`` instead.
-        """
+        """Return the number of entries left. While `serial` equals the credit's, the caller may read `left` instead."""
         if self.serial != self.credit.serial:
             self.serial = self.credit.serial
             self.left = PIECE_ENTRIES if self.lagging else SHARE_ENTRIES

@@ -1,5 +1,5 @@
 """Sliced work: if one method or the end of a connection affects millions of messages, the work is divided into slices,
-one per turn of the loop, and other clients are served in between.
+one for each turn of the loop, so that other clients are served in between.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SlicedWork:
         self._continue(number)
 
     def finish(self) -> Iterator[None]:
-        """Run all remaining steps, because the broker is stopping, and yield after each."""
+        """Run all remaining steps, because the vhost is ending, and yield after each."""
         while self._running:
             number, (steps, _) = next(iter(self._running.items()))
             self._deadlines.cancel((self, number))

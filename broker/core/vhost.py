@@ -43,9 +43,9 @@ from broker.routing.index import AUTO
 from broker.routing.pattern import PatternLimits
 from broker.routing.route import Route
 
-QUEUES_AT_ONCE: Final = 32  # queues of a deleted vhost that are dropped in one turn
-FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose records of cache misses are freed in one turn
-HEAD_INTERVAL_MS: Final = 2  # between the reads of two queues' first messages after a start
+QUEUES_AT_ONCE: Final = 32  # queues of an ending vhost that are dropped in one step
+FORGOTTEN_AT_ONCE: Final = 1000  # exchanges whose records of cache misses are freed in one step
+HEAD_INTERVAL_MS: Final = 2  # the pause after reading a queue's first message at startup
 
 
 class PublishCaches:
@@ -67,7 +67,7 @@ class PublishCaches:
         return cache
 
     def own(self) -> PublishCache[PublishEntry, PublishTarget]:
-        """Create a cache for one client; it must be released."""
+        """Create a cache for one client. The caller must release it."""
         cache: PublishCache[PublishEntry, PublishTarget] = PublishCache(self.nothing, self._limits)
         self._own[cache] = None
         return cache
@@ -81,7 +81,7 @@ class PublishCaches:
         return True
 
     def drop_all(self) -> None:
-        """Drop all entries, because a change affects them that does not end their routes."""
+        """Drop all entries after a change that affects publishes but does not end their routes."""
         for cache in (*self._by_user.values(), *self._own):
             cache.drop_all()
 
@@ -130,7 +130,7 @@ class Vhost:
         producers: Callable[..., Producers] = Producers,
         replies: Callable[[str], ReplyConsumers] = lambda _name: ReplyConsumers(),
     ) -> None:
-        """`share` serves the queues of a channel in the next turn.
+        """`share` schedules the queues of a channel whose consumers share a prefetch.
 
         `journal_of` creates the journal, given a function that records a durable change with `record`. `store_of`
         creates the message store, given a function that returns the name of a producer by its mark. `delay` creates the
@@ -199,13 +199,13 @@ class Vhost:
         self._decide_refusal()
 
     def set_alarm(self, reason: str) -> None:
-        """Set the reason of an alarm that blocks publishers, empty when it ends."""
+        """Set the reason for an alarm that blocks publishers, or an empty one when it ends."""
         self._alarm = reason
         self._decide_refusal()
 
     def _decide_refusal(self) -> None:
-        """Refuse publishes during an alarm if the vhost's limit is not to block connections. Drop the caches, so that
-        each publish is resolved again and then refused.
+        """Refuse publishes during an alarm if the vhost must not block connections. Then drop the caches, because
+        cached publishes are not checked.
         """
         refuses = self._alarm != "" and self.limits.blocked_max_s == 0
         if refuses or self.refusal:
@@ -227,7 +227,7 @@ class Vhost:
         return Resource("queue", self.name, name)
 
     def new_name(self, prefix: str) -> str:
-        """Return a unique random name for a queue or a consumer that the client did not name."""
+        """Return a prefix with random characters, as a unique name."""
         return prefix + self._generate()
 
     def opened(self) -> None:

@@ -16,8 +16,8 @@ BLOCKED_S: Final = "max-blocked-seconds"
 
 @dataclass(slots=True)
 class VhostLimits:
-    """The limits of one vhost. They apply to new declares and binds, not to stored objects. The broker's own exchanges
-    and queues are not counted.
+    """The limits of one vhost. Existing objects that exceed a limit are kept. The broker's own exchanges and queues are
+    not counted.
     Shapes: an operator sets ``own_queues_max``, ``connections_max`` and ``blocked_max_s`` for the vhost; they are None
         if there is no limit. The others come from the settings, for all vhosts.
     Units: ``blocked_max_s`` is how long an alarm may block a connection before the broker closes it. With 0, the broker
@@ -68,7 +68,7 @@ class VhostLimits:
 
     @property
     def queue_limit(self) -> int:
-        """How many queues clients may declare."""
+        """The number of queues that clients may declare."""
         own = self.own_queues_max
         return self.queues_max if own is None else min(own, self.queues_max)
 
@@ -101,7 +101,7 @@ class VhostLimits:
 
 
 def vhost_limits_table(table: Any) -> dict[str, int]:
-    """Check a table of limits of a vhost from definitions. Raises: ValueError with the reason."""
+    """Return the limits of a vhost from a table in definitions. Raises: ValueError with the reason."""
     return checked_limits(table, (CONNECTIONS, QUEUES, BLOCKED_S))
 
 

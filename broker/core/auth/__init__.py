@@ -1,1 +1,1 @@
-"""Users, passwords, permissions and limits of users."""
+"""Users, and their passwords, permissions and limits."""

@@ -19,8 +19,8 @@ ALL: Final = ".*"
 def create_first_user(users: Users, permissions: Permissions, name: str, password: str, vhost: str) -> None:
     """Add the first user, with all rights in one vhost, unless there is a user of that name.
 
-    Raises: ValueError for a bad name. Cost: one argon2 hash, except when the password equals the name: attackers try
-        that first, so no hash would protect it.
+    Raises: ValueError for an invalid name. Cost: one argon2 hash, except when the password equals the name: attackers
+        try that first, so no hash would protect it.
     """
     if name in users:
         return
@@ -39,7 +39,7 @@ def warn_of_guest(users: Users, loopback_only: Container[str]) -> None:
 
 
 def is_guest_open(users: Users, loopback_only: Container[str]) -> bool:
-    """Return whether guest may log in with the password guest from anywhere; an unproven argon2 hash is not tried."""
+    """Return whether guest is known to have the password guest, and may log in from anywhere."""
     guest = users.get("guest")
     if guest is None or guest.name in loopback_only:
         return False

@@ -10,7 +10,7 @@ from typing import Final
 
 from broker.amqp.wire import SHORT_STRING_MAX_BYTES
 
-BURST: Final = 10  # unproven logins of one network and name that need not wait
+BURST: Final = 10  # logins of one network and name, with unproven passwords, that need not wait
 WAIT_MAX_S: Final = 5.0  # a login that would have to wait longer is refused; a handshake may take ten seconds
 COUNTED_MAX: Final = 16_384  # pairs of a network and a name
 SOURCES_MAX: Final = 4096
@@ -57,13 +57,13 @@ class Attempts:
 
 
 def key_of(network: str, name: str) -> tuple[str, str]:
-    """Return the key by which logins are counted; a name is cut to the longest possible user name."""
+    """Return the key by which logins are counted; a name that is too long for a user is cut."""
     return network, name[: SHORT_STRING_MAX_BYTES + 1]
 
 
 @dataclass(slots=True)
 class LoginCount:
-    """Logins since the start, or since the counts were cleared."""
+    """Logins since startup, or since the counts were cleared."""
 
     succeeded: int = 0
     failed: int = 0
@@ -79,7 +79,7 @@ class LoginCounts:
     """Count the outcomes of logins.
 
     Shapes: a key of `by_source` is a network and a protocol.
-    Cost: at most SOURCES_MAX pairs of a network and a protocol; beyond that, the pair with the oldest login is dropped.
+    Cost: at most SOURCES_MAX pairs of a network and a protocol; beyond that, the least recently used pair is dropped.
     """
 
     def __init__(self) -> None:

@@ -1,5 +1,5 @@
 """Authenticate clients by their SASL responses, at once or after computing a slow hash. A response is never logged,
-printed or quoted: of it, the reason of a refusal contains at most the user's name.
+printed or quoted, except for the user's name in the reason for a refusal.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ BASIC: Final = "Basic"  # RFC 7617, over HTTP
 AMQP: Final = "amqp091"  # this and the next two: protocols, as login counts name them
 HTTP: Final = "http"
 MQTT: Final = "mqtt"
-LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows the password
+LOOPBACK_ONLY: Final = frozenset({GUEST})  # RabbitMQ's loopback_users: everybody knows guest's password
 ONLY_LOCALHOST: Final = "User can only log in via localhost"  # RabbitMQ's text over HTTP
 PLAIN: Final = "PLAIN"
 AMQPLAIN: Final = "AMQPLAIN"
@@ -78,8 +78,8 @@ class LoginClient(NamedTuple):
 
 Answer = Callable[[bool | None], None]
 PasswordCheck = Callable[[Callable[[], bool], Answer, float, LoginClient], None]
-"""Run a slow, pure function in a thread after a delay in seconds, and call the second function with its result, or
-with None if it did not run because all clients have disconnected or the broker stops.
+"""Run a slow function in a thread, after a delay in seconds, and pass its result to the second function; pass None if
+the slow function did not run.
 """
 
 Verdict = User | Refused
@@ -149,7 +149,7 @@ class Logins:
         return self._loopback_only
 
     def check_address(self, mechanism: str, user: User, peer: Peer) -> None:
-        """Refuse a user who may log in from a loopback address only, if the peer has another one or an origin.
+        """Refuse a user who may log in from a loopback address only, if the peer has another address or an origin.
 
         `guest_anywhere` does not apply over HTTP, where guest could change users and settings, or to another site's
         page in a browser, because everybody knows the password. Raises: Refused.
@@ -161,8 +161,8 @@ class Logins:
             raise Refused(reason, shown=ONLY_LOCALHOST)
 
     def mechanisms(self, peer: Peer) -> Sequence[str]:
-        """Return the mechanisms offered to a client: EXTERNAL only if it was asked for a certificate. A browser sends
-        its certificate for another site's page, too, so such a page needs a password.
+        """Return the mechanisms offered to a client. Another site's page in a browser is not offered EXTERNAL, because
+        the browser sends the certificate of its user for each page.
         """
         if peer.inside:
             return (EXTERNAL,)
@@ -179,7 +179,7 @@ class Logins:
         protocol: str = AMQP,
     ) -> None:
         """Call `then` with the user that a response authenticates, or with the refusal, now or after computing a hash.
-        `is_gone`, called in any thread, returns whether the client has disconnected: then no hash need be computed.
+        `is_gone` returns whether the client has disconnected, so that no hash need be computed.
         Source: RabbitMQ's texts.
         """
         if peer.inside:
@@ -199,7 +199,7 @@ class Logins:
     def decide_anonymous(self, name: str, peer: Peer, then: Callable[[Verdict], None]) -> None:
         """Call `then` with the user that clients without credentials get, or with the refusal.
 
-        A page of another site is refused: it could reach a broker that only its browser can reach.
+        A page of another site is refused, because it can reach brokers that its author cannot.
         """
         then = self._counting(MQTT, peer, then)
         try:
@@ -286,7 +286,7 @@ class Logins:
         )
 
     def _prove(self, name: str, password: bytes, user: User | None) -> bool:
-        """Return whether a password is right; called in a thread. Another network may have proven it since."""
+        """Return whether a password is right; called in a thread. Another login may have proven it since."""
         return self.users.knows(name, password) or prove(user, password)
 
     def _checked(

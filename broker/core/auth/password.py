@@ -1,4 +1,4 @@
-"""Password hashes: argon2id for new ones, and RabbitMQ's own hashes, which definitions may contain."""
+"""Password hashes: argon2id, and RabbitMQ's own hashes, which definitions may contain."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RABBIT_SALT_BYTES: Final = 4
 # OWASP's recommendation for argon2id: 19 MiB, two passes, one lane.
 MEMORY_KIB: Final = 19 * 1024
 PASSES: Final = 2
-# Limits on the cost of an imported hash, which is computed at each first login, in a thread that other logins wait for.
+# Limits on the cost of an imported hash, which a thread computes while other logins wait.
 # All recommendations of OWASP and RFC 9106 up to 64 MiB are within the limits, which allow about 200 ms.
 MEMORY_MAX_KIB: Final = 256 * 1024
 WORK_MAX_KIB: Final = 256 * 1024  # memory times passes
@@ -51,7 +51,7 @@ def salted_sha256(password: bytes, salt: bytes) -> str:
 def matches(password: bytes, password_hash: str, algorithm: str) -> bool:
     """Return whether a password matches a hash; an empty password or an empty hash never matches.
 
-    Cost: an argon2 hash takes some 15 ms, without the interpreter lock.
+    Cost: an argon2 hash takes 15 ms or more, without the interpreter lock.
     """
     if not password or not password_hash:
         return False
@@ -67,7 +67,7 @@ def matches(password: bytes, password_hash: str, algorithm: str) -> bool:
 
 
 def check_hash(password_hash: str, algorithm: str) -> None:
-    """Check an imported hash; a user with an empty one cannot log in with a password.
+    """Check an imported hash. It may be empty: then the user cannot log in with a password.
 
     Raises: ValueError with the reason, which does not quote the hash.
     """

@@ -39,7 +39,7 @@ ADDRESSES_MAX: Final = 1024  # results that are cached: a few hosts make most co
 
 
 def login_name(certificate: Mapping[str, Any], source: NameSource, kind: str = "dns") -> str | None:
-    """Return the user name in a verified certificate, or None if it has none.
+    """Return the user name in a verified certificate, or None if there is none.
 
     Shapes: `certificate` is as ssl.SSLSocket.getpeercert() returns it. The first of several names of a kind is used.
     """
@@ -53,14 +53,14 @@ def login_name(certificate: Mapping[str, Any], source: NameSource, kind: str = "
 
 
 def distinguished_name(parts: Names) -> str:
-    """Return the name as text, the most specific part first. Source: RFC 4514, rabbit_cert_info."""
+    """Return a distinguished name as text, the most specific part first. Source: RFC 4514, rabbit_cert_info."""
     return ",".join(
         reversed(["+".join(f"{ATTRIBUTES.get(key, key)}={escaped(value)}" for key, value in part) for part in parts])
     )
 
 
 def escaped(value: str) -> str:
-    """Return the value with special characters escaped by a backslash. Source: RFC 4514 section 2.4."""
+    """Return a value with special characters escaped by a backslash. Source: RFC 4514 section 2.4."""
     text = "".join("\\" + letter if letter in SPECIAL else letter for letter in value)
     if text.startswith(("#", " ")):
         text = "\\" + text
@@ -73,8 +73,7 @@ def escaped(value: str) -> str:
 class TlsFacts:
     """The outcome of a TLS handshake.
 
-    Shapes: `certificate` is the client's, verified, as ssl.SSLSocket.getpeercert() describes it; empty when it has
-    none.
+    Shapes: `certificate` is the client's verified certificate, as ssl.SSLSocket.getpeercert() returns it, or empty.
     """
 
     protocol: str
@@ -110,12 +109,12 @@ class Peer(NamedTuple):
 
     @property
     def certified(self) -> bool:
-        """Whether the client has a verified certificate, which may name its user."""
+        """Whether the client has a verified certificate that may name its user; not for another site's page."""
         return self.tls is not None and bool(self.tls.certificate) and not self.origin
 
     @property
     def network(self) -> str:
-        """The IPv4 address, or the /64 network of an IPv6 address: one host may use all of its addresses."""
+        """The IPv4 address, or the /64 network of an IPv6 address, because one host may have the whole network."""
         return network_of(self.address)
 
 
@@ -126,7 +125,7 @@ def bracketed(address: str) -> str:
 
 @lru_cache(ADDRESSES_MAX)
 def network_of(address: str) -> str:
-    """Return an IPv4 address, mapped or not, the network of any other IPv6 address, and other text as it is."""
+    """Return the /64 network of an IPv6 address, the IPv4 address of a mapped one, and other text as it is."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:
@@ -139,7 +138,7 @@ def network_of(address: str) -> str:
 
 @lru_cache(ADDRESSES_MAX)
 def is_loopback(address: str) -> bool:
-    """Return whether a peer's address is a loopback address; text that is not an address is not."""
+    """Return whether a peer's address is a loopback address; False for text that is not an address."""
     try:
         parsed = ip_address(address.partition("%")[0])
     except ValueError:

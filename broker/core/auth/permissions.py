@@ -1,6 +1,6 @@
 """Decide whether a user may configure, write to or read from an exchange or a queue. A user defined in the settings may
-do everything in every vhost. Any other user has, in the vhosts it may open, three regular expressions over names, and
-optionally more over the routing keys of topic exchanges.
+do everything in every vhost. Any other user has three regular expressions over names in each vhost that the user may
+open, and optionally more over the routing keys of topic exchanges.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ANSWERS_MAX: Final = 65_536
 
 
 class Permissions:
-    """Store the rights of each user in each vhost; all sessions share one object. A deleted user loses its rights.
+    """Store the rights of each user in each vhost; all sessions share one object. A deleted user loses all rights.
     `listeners` are called with the user and the vhost of each change, but not for a deleted user; `topics` are the
     topic permissions. Cost: answers are cached for each user, kind and resource, ANSWERS_MAX at most.
     """
@@ -65,7 +65,7 @@ class Permissions:
         """Check the rights that a declare needs if it names an alternate or dead letter exchange: to read from the new
         object and to write to that exchange, but no topic permission, as in RabbitMQ.
 
-        Raises: 403, which closes the channel; 406.
+        Raises: 403 or 406, which close the channel.
         """
         onward = named_exchange(resource, arguments, ONWARD[resource.kind])
         if onward is not None:
@@ -95,7 +95,7 @@ class Permissions:
     def check_source(
         self, user: User, source: Resource, exchange: Exchange | None, key: str, client_id: str = ""
     ) -> None:
-        """Check that the user may bind to an exchange with a binding key; the exchange may not exist. Raises: 403."""
+        """Check that the user may bind to a source; `exchange` is None if the source does not exist. Raises: 403."""
         self.check(user, source, "read")
         if exchange is not None and exchange.by_topic:
             self.check_topic(user, source, key, "read", client_id)
@@ -106,7 +106,7 @@ class Permissions:
         return not self._users.is_configured(name) and (name not in self._users or self.topics.narrows(name, exchange))
 
     def differs_by_client(self, user: User, exchange: Resource) -> bool:
-        """Return whether the routing keys that a user may publish with differ between its clients."""
+        """Return whether the routing keys that a user may publish with differ between the user's clients."""
         return not self._users.is_configured(user.name) and self.topics.names_client(user.name, exchange)
 
     def allows_vhost(self, user: User, vhost: str) -> bool:
@@ -131,9 +131,7 @@ class Permissions:
         self._answers = {}
 
     def _answer(self, user: str, resource: Resource, kind: Kind) -> bool | None:
-        """Compute an answer, or None if a pattern takes too long: the request is then refused, but the answer is not
-        cached.
-        """
+        """Return a new answer, or None if its pattern takes too long: None means refused, but must not be cached."""
         rights = self._rights.get((user, resource.vhost))
         return False if rights is None else rights[kind].try_search(named(resource).name)
 
@@ -149,7 +147,7 @@ class Permissions:
         self._notify(user, vhost)
 
     def clear(self, user: str, vhost: str) -> None:
-        """Remove all rights in a vhost. Raises: ValueError for an unknown user and for one defined in the settings."""
+        """Remove a user's rights in a vhost. Raises: ValueError if the user is unknown or defined in the settings."""
         self._users.check_permitted(user)
         if self._rights.pop((user, vhost), None) is not None:
             self._notify(user, vhost)
@@ -199,7 +197,7 @@ def patterns(configure: str, write: str, read: str) -> dict[Kind, BoundedPattern
 
 
 def right_pattern(text: str) -> BoundedPattern:
-    """Return an expression that searches names; an empty one matches only the empty name.
+    """Compile an expression over names; an empty one matches only the empty name.
 
     Raises: ValueError. Source: rabbit_auth_backend_internal.
     """
@@ -217,5 +215,5 @@ def named(resource: Resource) -> Resource:
 
 
 def refused(user: User, resource: Resource) -> ChannelError:
-    """Return the 403 in RabbitMQ's words."""
+    """Return a 403 in RabbitMQ's words."""
     return ChannelError(403, f"access to {named(resource)} refused for user '{user.name}'")

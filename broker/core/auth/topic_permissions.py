@@ -20,9 +20,8 @@ class TopicPermissions:
     """Store two regular expressions over routing keys for each user, vhost and exchange.
 
     An exchange without expressions is open to users with rights to the exchange itself. In an expression, `{username}`,
-    `{vhost}` and, for an MQTT client, `{client_id}` are replaced by these names. The names are escaped: otherwise
-    whoever chooses one could change the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838,
-    CVE-2026-67407.
+    `{vhost}` and, for an MQTT client, `{client_id}` are replaced by these names, escaped so that a name cannot change
+    the expression. Source: rabbit_auth_backend_internal; CVE-2026-44838, CVE-2026-67407.
     Shapes: `_of_clients` caches patterns by text, user, vhost and client id, CLIENTS_MAX at most.
     """
 
@@ -48,7 +47,7 @@ class TopicPermissions:
         if client_id and CLIENT_ID in text:
             try:
                 pattern = self._of_client(text, user, exchange.vhost, client_id)
-            except ValueError:  # with the client id it is too long
+            except ValueError:  # the expression is too long with this client id
                 return False
         return pattern.search(key)
 

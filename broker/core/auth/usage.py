@@ -21,7 +21,7 @@ REFUSALS: Final = {
 class Usage:
     """Count connections and channels by the name of their limit, and by user name.
 
-    Units: ``opened`` and ``closed`` count the connections and channels of all users since the start.
+    Units: ``opened`` and ``closed`` count the connections and channels of all users since startup.
     Invariant: each connection and channel is closed once. A user without any has no entry.
     """
 

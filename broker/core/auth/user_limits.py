@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-BITS_MAX: Final = 53  # many JSON parsers have no larger exact integers
+BITS_MAX: Final = 53  # many JSON parsers do not read larger integers exactly
 CONNECTIONS: Final = "max-connections"
 CHANNELS: Final = "max-channels"
 

@@ -21,7 +21,7 @@ PROVEN_MAX: Final = 10_000  # users whose proven passwords are remembered
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """A user who may log in: with the plain password from the settings, or with a password stored as a hash."""
+    """A user, with a plain password from the settings or with the hash of a password."""
 
     name: str
     password: str = field(default="", repr=False)

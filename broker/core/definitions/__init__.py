@@ -1,1 +1,1 @@
-"""Definitions: users, vhosts, rights, policies, exchanges, queues and bindings as one JSON document, as RabbitMQ's."""
+"""Definitions: the configuration of a broker or a vhost as one JSON document, in RabbitMQ's format."""

@@ -54,9 +54,9 @@ class BindingEntry:
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """All entries of a document. Shapes: `policies` includes the operator policies, which are not in `parameters`.
+    """All entries of a document. They are not checked against the broker's objects.
 
-    Invariant: entries are in the order of the document, and are not checked against the broker's objects.
+    Shapes: `policies` includes the operator policies, which are not in `parameters`.
     """
 
     users: tuple[Row, ...] = field(default=(), repr=False)  # may contain passwords
@@ -84,8 +84,8 @@ def writing_document(document: Document) -> Generator[None, None, dict[str, Any]
 
 
 def row_of(part: str, entry: Any) -> tuple[str, dict[str, Any]]:
-    """Return the part of the document that an entry belongs to, and the entry as JSON; an operator policy belongs to
-    the parameters. Invariant: no user has a plain password any more.
+    """Return the part of a document to which an entry belongs, and the entry as JSON; an operator policy belongs to the
+    parameters. The caller has replaced plain passwords with hashes.
     """
     if isinstance(entry, dict):
         return "parameters" if part == "policies" and "component" in entry else part, entry

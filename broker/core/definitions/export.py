@@ -23,9 +23,8 @@ HIDDEN: Final = "amq."  # the prefix of the broker's internal objects
 def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
     """Return the durable exchanges, queues and bindings of a vhost, without the broker's own exchanges and queues.
 
-    The exchanges and queues are those that exist now. The bindings are those between them that exist when they are
-    read.
-    Cost: O(n) references at once; each row is made when it is read.
+    The exchanges and queues are those that exist now; their bindings may change until the caller reads them.
+    Cost: O(n) references. Each row is made when the caller reads it.
     """
     queues, exchanges = list(vhost.queues.values()), list(vhost.exchanges.values())
     ends: set[Any] = {*queues, *exchanges}
@@ -60,9 +59,9 @@ def topology_of(vhost: Vhost) -> dict[str, Iterator[dict[str, Any]]]:
 
 
 def user_fields(user: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a user with its hash in base64, because RabbitMQ accepts no other form.
+    """Return a user with the hash in base64, because RabbitMQ accepts no other form.
 
-    RabbitMQ imports a user with an algorithm that it does not know, but refuses its logins until the password is set
+    RabbitMQ imports a user whose algorithm it does not know, but refuses the user's logins until the password is set
     again.
     """
     password_hash = user["password_hash"]

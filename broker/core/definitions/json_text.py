@@ -11,7 +11,7 @@ import re
 from collections.abc import Generator
 from typing import Any, Final, NoReturn
 
-LEVELS_MAX: Final = 128  # of objects and arrays; Python's own limit differs from version to version
+LEVELS_MAX: Final = 128  # levels of objects and arrays; Python's own limit differs from version to version
 SURROGATE: Final = "\\ud"  # the prefix of a surrogate's escape, paired or not
 SHORT: Final = 64 << 10  # octets that `read_json` reads in less than a millisecond
 
@@ -52,7 +52,7 @@ def reading_json(octets: bytes, outer_levels: int) -> Generator[None, None, Any]
 def _container(
     text: str, at: int, outer_levels: int, levels_max: int = LEVELS_MAX
 ) -> Generator[None, None, tuple[Any, int]]:
-    """Return the container that begins at `at`, and where it ends; yield after each member."""
+    """Return the value that begins at `at`, and where it ends; yield after each member of its outer levels."""
     opened = text[at : at + 1]
     if not outer_levels or opened not in ("{", "["):
         return _member(text, at, {}, levels_max)

@@ -42,7 +42,7 @@ class OutcomeUnknown(NotStored):
 
 
 class Fields:
-    """Read the fields of one JSON object. Raises: BadDefinitions, naming the field, from each reader."""
+    """Read the fields of one JSON object. Raises: BadDefinitions for an invalid value."""
 
     def __init__(self, value: Any, vhost: str | None) -> None:
         if not isinstance(value, dict):
@@ -54,7 +54,7 @@ class Fields:
         return self._fields.get(name, default)
 
     def kept(self, name: str) -> Any:
-        """Return a field of any type, which the broker only stores and exports again."""
+        """Return a field of any type, checked only by `check_depth`."""
         value = self._fields.get(name)
         check_depth(name, value)
         return value
@@ -323,7 +323,7 @@ def _binding(fields: Fields) -> BindingEntry:
 
 
 def check_depth(name: str, value: Any, levels: int = DEPTH_MAX) -> None:
-    """Refuse numbers that an AMQP table cannot contain, and values nested too deeply. Raises: BadDefinitions."""
+    """Refuse integers of more than 64 bits, and values nested too deeply. Raises: BadDefinitions."""
     if isinstance(value, int) and not INT_64_MIN <= value <= INT_64_MAX:
         raise BadDefinitions(f"{name} holds a number of more than 64 bits")
     if isinstance(value, (dict, list)):

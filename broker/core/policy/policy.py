@@ -83,12 +83,12 @@ class _Rule:
             choices = "', '".join(APPLY_TO)
             raise ValueError(f"apply-to '{policy.apply_to}' unrecognised; should be one of '{choices}'")
         self._kinds = APPLY_TO[policy.apply_to]
-        self.rank = -policy.priority, policy.name  # the sort key: the policy that applies is first
+        self.rank = -policy.priority, policy.name  # the sort key: of the policies that match, the first applies
         check_definition(policy.definition, operator=operator)
 
     def matches(self, name: str, kind: str) -> bool:
-        """Return whether the policy may apply to a name of a kind. If the search exceeds its time limit, an operator
-        policy applies, so that no name escapes an operator's limits.
+        """Return whether the policy matches a name of a kind. An operator policy also does if its search is undecided,
+        so that no name escapes an operator's limits.
         """
         if kind not in self._kinds or not UNSUPPORTED[kind].isdisjoint(self.policy.definition):
             return False
@@ -118,7 +118,7 @@ class Policies:
         return copy
 
     def end(self) -> None:
-        """Stop applying policies, because the vhost is deleted."""
+        """Stop applying policies, because the vhost has ended."""
         self.apply = lambda: None
 
     @property
@@ -152,7 +152,7 @@ class Policies:
         return True
 
     def of(self, name: str, kind: str = EXCHANGE, *, operator: bool = False) -> Policy | None:
-        """Return the policy that applies to an exchange, or to a queue of a type; it need not exist."""
+        """Return the policy for the name of an exchange, or of a queue of a type, whether that exists or not."""
         return next((rule.policy for rule in self._ranked[operator] if rule.matches(name, kind)), None)
 
     def rules_for(self, name: str, arguments: Mapping[str, Any]) -> tuple[QueueRules, str | None, str | None]:

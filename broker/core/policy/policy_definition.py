@@ -168,11 +168,7 @@ UNSUPPORTED: Final[dict[str, frozenset[str]]] = {
 
 
 def check_definition(definition: Any, *, operator: bool) -> None:
-    """Check that RabbitMQ would accept a definition.
-
-    Raises: ValueError with RabbitMQ's text: if it is not a table or is empty, for the first invalid value, for keys of
-        a delayed retry that do not fit together, or for the unknown keys.
-    """
+    """Check a definition as RabbitMQ does. Raises: ValueError with RabbitMQ's text."""
     if not isinstance(definition, Mapping):
         raise ValueError(f"definition must be a dictionary: {erlang_term(definition)}")  # noqa: TRY004
     if not definition:
@@ -230,7 +226,7 @@ def keys_in_effect(*, operator: bool) -> list[str]:
 
 
 def keys_without_effect(definition: Mapping[str, Any]) -> list[str]:
-    """Return the keys that are known, stored and exported, but have no effect."""
+    """Return the keys of a definition that are accepted but have no effect."""
     return sorted(set(definition) - _IN_EFFECT)
 
 

@@ -1,6 +1,6 @@
 """Apply changed policies to the queues and exchanges of a vhost, one slice per turn of the loop. A hundred thousand
 queues take seconds, and clients are served in between. A queue or an exchange that a client uses is updated first, so
-that clients never see the effect of outdated policies.
+that clients do not see the effect of outdated policies.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from broker.core.policy.policy import Policies
 from broker.core.queue.queue import Queue
 from broker.routing.exchange import Exchange
 
-SLICE_UNITS: Final = 200  # the most that a slice may take of the turn's share
+SLICE_UNITS: Final = 200  # the part of the turn's share that a slice may use
 UNITS: Final = 4  # the cost of one queue or exchange, without the searches
-POLICIES_PER_UNIT: Final = 4  # policies searched for one unit, at some microseconds each
+POLICIES_PER_UNIT: Final = 4  # each search takes some microseconds
 
 
 class PolicySweep:
     """Apply the current policies to the queues and exchanges that existed when the policies changed. Objects that are
-    declared meanwhile get the current policies at once. Another change restarts the sweep; a restart of the broker
-    applies all policies again.
+    declared later get the current policies at once. Another change restarts the sweep; a restart of the broker applies
+    all policies again.
     Invariant: ``pending`` is set while queues or exchanges remain.
-    Cost: a slice takes at most SLICE_UNITS of a turn's share, and ends early if a search exceeds its time limit.
+    Cost: a slice takes about SLICE_UNITS of a turn's share, and ends early if a search exceeds its time limit.
     """
 
     def __init__(
@@ -34,14 +34,14 @@ class PolicySweep:
         resolve_again: Callable[[], None],
         rerouted: Callable[[str], None],
     ) -> None:
-        """`resolve_again` drops the publish caches; `rerouted` is called with an exchange whose alternate changed."""
+        """`resolve_again` drops the publish caches; `rerouted` is called with the name of each changed exchange."""
         self._policies = policies
         self._deadlines = deadlines
         self._resolve_again = resolve_again
         self._rerouted = rerouted
         self._queues: dict[str, Queue] = {}
         self._exchanges: dict[str, Exchange] = {}
-        self._unenforced: list[Queue] = []  # queues whose new rules are set and still to be enforced
+        self._unenforced: list[Queue] = []  # queues whose new rules are set but not yet enforced
         self._followers: list[Callable[[], None]] = []
         self.pending = False
         self.slices = 0
@@ -51,7 +51,7 @@ class PolicySweep:
         return len(self._queues) + len(self._exchanges)
 
     def begin(self, queues: Mapping[str, Queue], exchanges: Mapping[str, Exchange]) -> None:
-        """Start to apply the policies, with the first slice at once: a small vhost needs no other."""
+        """Start to apply the policies: the first slice at once, which is enough for a small vhost."""
         self._queues = dict(queues)
         self._exchanges = dict(exchanges)
         self.pending = True
@@ -59,7 +59,7 @@ class PolicySweep:
         self.turn()
 
     def follow(self, done: Callable[[], None]) -> None:
-        """Call `done` when the sweep ends; further changes of policies may delay that."""
+        """Call `done` when the sweep has ended, or now if none is running."""
         if self.pending:
             self._followers.append(done)
         else:

@@ -1,9 +1,9 @@
-"""Overlay links opened by other brokers: the connection between a channel and the overlay.
+"""Overlay links that other brokers open: each connects a channel with the overlay.
 
-The other broker consumes from amq.slotmq.overlay without acks; the arguments name itself and the broker that it wants
-to reach. The first delivery is empty, and its routing key is a random name. Messages that the other broker publishes to
-that name through the default exchange are passed to the link without a queue, as in direct reply-to. The messages of a
-link have their own size limit in both directions; larger packets are split.
+The other broker consumes from amq.slotmq.overlay without acks. The consumer's arguments name that broker and the one
+that it wants to reach. The first delivery is empty, and its routing key is a random name. Messages that the other
+broker publishes to that name through the default exchange are passed to the link without a queue, as in direct
+reply-to. The messages of a link have a size limit of their own, so larger packets are split.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broker.core.queue.output_window import OutputWindow
 LINK_QUEUE: Final = "amq.slotmq.overlay"
 LINK_MESSAGE_BYTES: Final = 64 << 10
 REPLY_SUCCESS: Final = 200
-HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags
+HEADER: Final = Struct(">HHQH")  # class, weight, body size, flags of a content header
 CLASS: Final = 60
 
 
@@ -29,14 +29,14 @@ class LinkEnd(Protocol):
     """The overlay's end of a link."""
 
     def take(self, body: bytes) -> None:
-        """Handle a message of the other broker."""
+        """Handle a message from the other broker."""
 
     def lost(self) -> None:
         """Handle the end of the link."""
 
 
 class LinkClosed(ChannelError):
-    """A link's channel must be closed. The text lacks a prefix like PRECONDITION_FAILED: the other broker logs it."""
+    """A link's channel must be closed. The other broker logs the text, so it has no prefix like PRECONDITION_FAILED."""
 
     def __init__(self, text: str) -> None:
         super().__init__(406, text)
@@ -64,7 +64,7 @@ class AcceptedLink:
         self._end = end
 
     def end(self) -> None:
-        """Notify the overlay that the other broker has cancelled its consumer, or that the channel is closed."""
+        """Notify the overlay that the link has ended."""
         if self._end is not None:
             end, self._end = self._end, None
             end.lost()

@@ -34,8 +34,8 @@ DEATH_UNITS: Final = 4  # units of the turn's share for a dead letter, and for e
 
 
 class DeadLetters:
-    """Publish the dead letters of one vhost. A dead letter may drop a message from a full queue, that message is also
-    dead-lettered, and so on. A list avoids the recursion, and all are published before the outermost call returns.
+    """Publish the dead letters of one vhost. A full queue that accepts a dead letter may drop another message, which is
+    dead-lettered too, and so on. A list avoids the recursion; all are published before the outermost call returns.
     Invariant: the caller settles a message after `dead_letter`, and settlements are logged at the end of the loop turn.
         So the record of a dead letter precedes the settlement of its source: a crash may duplicate a message, but loses
         none.
@@ -65,9 +65,8 @@ class DeadLetters:
         self._envelopes = EnvelopeCache()
 
     def dead_letter(self, queue: LevelOwner, message: Message, reason: str) -> None:
-        """Publish a message to its queue's dead letter exchange, or a poisoned message of a queue without one to the
-        queue of poisoned messages. The body must be in memory. A message that reaches no queue is dropped; only a cycle
-        is logged.
+        """Publish a message to its queue's dead letter exchange. If the queue has none, a poisoned message is added to
+        the queue of poisoned messages. The body must be in memory. A message that reaches no queue is dropped.
 
         Shapes: `reason` is rejected, expired, maxlen or delivery_limit.
         """
@@ -104,7 +103,7 @@ class DeadLetters:
         if key is not None:
             keys = (key,)
             if key == source.key:
-                dropped.append("CC")  # otherwise `carbon_copies` would return its keys for the dead letter
+                dropped.append("CC")  # otherwise `carbon_copies` would return the old keys for the dead letter
         header = edit_header(message.header, set_headers=changes, drop_headers=dropped, drop_properties=("expiration",))
         facts = facts_of_dead_letter(message.facts, header)
         envelope, body = self._envelopes.of(exchange.name, keys[0]), message.body
@@ -142,7 +141,7 @@ class DeadLetters:
 
 
 def facts_of_dead_letter(facts: HeaderFacts, header: bytes) -> HeaderFacts:
-    """Return the facts of the header of a dead letter, given those of its message.
+    """Return the facts of the header of a dead letter, given those of the original message.
 
     They are not cached, because the time of death makes nearly every header unique.
     """

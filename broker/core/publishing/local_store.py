@@ -52,8 +52,8 @@ class LocalStore(MessageStore):
     ) -> None:
         """Assign ids to messages, append a record for each that needs one, and append them to their levels. HOT.
 
-        Cost: one record per message whatever its fan-out; for consecutive messages with equal levels, slots are counted
-            and workers woken once per level.
+        Cost: one record per message whatever its fan-out, and one step per level for consecutive messages with equal
+            levels.
         """
         persistent = messages[0].facts.persistent
         start = 0

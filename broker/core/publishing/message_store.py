@@ -1,5 +1,5 @@
-"""The interface of the message store: a standalone broker has a `LocalStore`, a node of a cluster a shared store. Log
-segments and database calls are hidden behind it.
+"""The interface of the message store, which hides log segments and database calls: a standalone broker has a
+`LocalStore`, a node of a cluster a shared store.
 """
 
 from __future__ import annotations
@@ -95,10 +95,10 @@ class MessageStore:
         """Add a run of messages to their levels, in order. HOT.
 
         It returns no ids, because a shared store knows them only after its commit.
-        Shapes: `targets[n]` are the targets of the messages before index `stops[n]` that no earlier targets cover. All
+        Shapes: `targets[n]` are the targets of `messages[stops[n - 1]:stops[n]]`; the first ones start at index 0. All
             messages are persistent or none is. `number` is prepended to the targets in each record: a producer's
-            sequence number, a due time, or both. `confirms` numbers the messages afterwards, consecutively; only a
-            store that refuses later needs it.
+            sequence number, a due time, or both. `confirms` will number the messages consecutively; only a store that
+            refuses later needs it.
         """
 
     def accept_one(self, message: Message, level: Level, due_ms: int, number: bytes) -> tuple[Slot, int]:
@@ -113,8 +113,8 @@ class MessageStore:
         return slot, message_id - slot.first
 
     def used_before(self, mark: int, sequence: int, confirms: ConfirmedPublishes) -> None:
-        """Record that a message repeats the number of an earlier publish, which a store may still refuse."""
+        """Record that a message repeats the sequence number of a publish that a shared store may still refuse."""
 
     def record_ahead(self, message: Message, recorded: list[Level], number: bytes) -> None:
-        """Append the record of a message that enters its levels later; only a store that ``enters_later`` has this."""
+        """Append the record of a message that enters its levels later. Invariant: `enters_later` is set."""
         raise NotImplementedError

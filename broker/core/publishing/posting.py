@@ -1,5 +1,5 @@
-"""Posting: add one message, with any properties, to queues that may have rules. Publishes on the slow path,
-transactions, dead letters, delayed messages and moves are posted; publishes to plain queues are not.
+"""Posting: add one message, with any properties, to queues that may have rules. Most publishes do not need this: plain
+messages take a faster path to plain queues.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from broker.core.queue.queue import Queue
 
 
 def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
-    """Return whether all queues that still exist would accept a message; if not, the message is not dead-lettered."""
+    """Return whether all queues that still exist would accept a message; it is not dead-lettered if one would not."""
     return all(queue.deleted or queue.plain or queue.admits(message, dead_letter=False) for queue in queues)
 
 
@@ -33,9 +33,9 @@ class Poster:
         """Add a message to its queues and return whether no queue refused it.
 
         A message for very many queues enters them over several turns of the loop. A full queue that rejects publishes
-        refuses the message; the other queues still accept it, as in RabbitMQ. Deleted queues are skipped, and queues
-        that have a duplicate. With `admitted`, queues are not checked for room, because the caller has done so.
-        `number` is a producer's sequence number, to be prepended to the targets in the record.
+        refuses the message; the other queues still accept it, as in RabbitMQ. Deleted queues and queues that have a
+        duplicate are skipped. With `admitted`, the caller has checked that the queues have room. `number` is a
+        producer's sequence number, to be prepended to the targets in the record.
         """
         if self._sweep.pending:
             self._sweep.update_rules(queues)
@@ -74,8 +74,8 @@ class Poster:
         return not refused
 
     def post_run(self, messages: list[Message], queue: Queue) -> None:
-        """Post messages to one queue in their order. Cost: one step for consecutive ones that share their plain facts,
-        if the queue is plain; else one for each.
+        """Post messages to one queue in their order. Cost: one step per message; in a plain queue, one per run of
+        messages with the same plain facts.
         """
         if self._sweep.pending:
             self._sweep.update_rules((queue,))

@@ -19,7 +19,7 @@ from broker.store.record import PRODUCER, TARGET
 
 DAY_MS: Final = 86_400_000
 CHECKS_PER_EXPIRY: Final = 16  # searches for expired producers during one expiry time
-BLOCKS_PER_CHANGE: Final = 64  # a limit on the time for which the encoding of one change holds the interpreter lock
+BLOCKS_PER_CHANGE: Final = 64  # more would take long to encode, while other threads wait for the interpreter lock
 
 Change = dict[str, Any]
 _CHECK: Final = ("producers", "check")  # the key of the deadline
@@ -56,7 +56,7 @@ class Producer:
 
     @property
     def reached(self) -> int:
-        """The highest number that one of the broker's own producers has used, or -1 at first."""
+        """The highest number that this producer, one of the broker's own, has used, or -1 at first."""
         assert isinstance(self.sequences, OwnSequence)
         return self.sequences.highest
 
@@ -118,7 +118,7 @@ class Producers:
         return self._claim_now(name, NOBODY) if producer is None else producer
 
     def disown(self, producer: Producer) -> None:
-        """Discard a producer, permanently with the next checkpoint."""
+        """Discard a producer. This is permanent after the next checkpoint."""
         producer.forget()
         del self._by_name[producer.name]
         del self._names[producer.mark]
@@ -200,7 +200,7 @@ class Producers:
     # -- checkpoints --------------------------------------------------------------------------------------------------
 
     def snapshot(self) -> Callable[[], Iterator[Change]]:
-        """Return a function that yields the changes which create the producers of this moment; a thread may call it.
+        """Return a function that yields the changes that create the current producers; a thread may call it.
 
         Cost: a copy of the bits; numbers that were used in order have no bits.
         """

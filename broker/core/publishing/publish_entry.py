@@ -23,8 +23,7 @@ class PublishTarget(ResolvedPublish):
     """An exchange to which a user may publish: it exists, is not internal, and the user has the right to write to it.
 
     ``narrowed`` is set if rights to the routing key must be checked too, ``plain`` if the queues depend only on the
-    exchange's own bindings and the routing key. ``nowhere`` is the entry of publishes that are routed to no queue and
-    not returned.
+    exchange's own bindings and the routing key. ``nowhere`` is the entry of publishes that are dropped.
     Invariant: valid while ``route.live`` is set, and until the vhost drops its publish caches.
     """
 
@@ -44,11 +43,10 @@ class PublishTarget(ResolvedPublish):
 class PublishEntry(Targets):
     """The resolved route of one basic.publish payload: exchange, rights and, unless it is `dynamic`, target queues.
 
-    `straight` is set if the targets are the same for all messages: all queues are plain, and there is at least one but
-    fewer than WIDE_QUEUES. Then the levels and `reach` are those of messages without a priority; if `strict` is set
-    too, `at_priority` returns those of other messages. `nowhere` is set if no message reaches a queue, is returned or
-    may be a reply. Neither of the two is set for mandatory messages that reach only queues of taps, which are
-    unroutable, or while the vhost is traced.
+    `straight` is set if the messages need no further checks: their queues are plain and fewer than WIDE_QUEUES. Then
+    the levels and `reach` are those of messages without a priority; if `strict` is set too, `at_priority` returns the
+    entry of other messages. `nowhere` is set if all messages are dropped: they reach no queue, and are neither replies
+    nor returned.
     Units: `reach` is the number of queues that get each message, without those of taps.
     Invariant: valid while `route.live` is set, and until the vhost drops its publish caches.
     """
@@ -100,7 +98,7 @@ class PublishEntry(Targets):
         self._at_priority: dict[int, PublishEntry] | None = None
 
     def at_priority(self, priority: int) -> PublishEntry:
-        """Return the route of messages of a priority. Invariant: the entry is ``straight`` and ``strict``."""
+        """Return the entry of messages with a priority. Invariant: this entry is `straight` and `strict`."""
         known = self._at_priority
         if known is None:
             known = self._at_priority = {}

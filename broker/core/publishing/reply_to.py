@@ -1,8 +1,8 @@
 """Direct reply-to: replies are sent to the channel that published the request, without a queue.
 
-A channel consumes from ``amq.rabbitmq.reply-to``. In the reply-to of its messages this name is replaced by a name that
-is unique to the channel. A message published to that name through the default exchange is delivered to the channel.
-Source: RabbitMQ, "Direct Reply-to".
+A channel consumes from `amq.rabbitmq.reply-to`. In the property reply_to of messages that it publishes, this name is
+replaced by one that is unique to the channel. A message published to that name through the default exchange is
+delivered to the channel. Source: RabbitMQ, "Direct Reply-to".
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class ReplyTarget(Protocol):
 
 
 class ReplyConsumer:
-    """Deliver the replies for one channel. No queue stores them: a reply is delivered when it is published, or not at
-    all. As in RabbitMQ, none is dropped if the client reads slowly: usually one reply waits for each open request, and
-    the memory alarm blocks a client that keeps sending requests.
-    Shapes: ``name`` is random, so that no other client can guess it.
+    """Deliver replies to one channel. No queue stores them: a reply is delivered when it is published, or not at all.
+    As in RabbitMQ, no reply is dropped because the client reads slowly.
+
+    Shapes: `name` is random, so that no other client can guess it.
     """
 
     def __init__(self, tag: str, name: str, channel: Channel, unacked: Unacked) -> None:
@@ -40,7 +40,7 @@ class ReplyConsumer:
         self._unacked = unacked
 
     def deliver(self, envelope: Envelope, header: bytes, body: bytes) -> None:
-        """Send one reply, with the next delivery tag, like every delivery that needs no ack."""
+        """Send one reply, with the channel's next delivery tag."""
         tag = self._unacked.skip_tag()
         deliver = BasicDeliver(self.tag, tag, False, envelope.exchange, envelope.key)
         self._channel.send_content(deliver, header, body)
@@ -54,9 +54,9 @@ class ReplyConsumers(dict[str, ReplyTarget]):
         return new_name(new_name(REPLY_PREFIX) + ".")
 
     def find(self, name: str) -> ReplyTarget | None:
-        """Return the reply consumer with a name, or None; in a cluster, it may be on another node."""
+        """Return the reply consumer with a name, which in a cluster may be on another node, or None."""
         return self.get(name)
 
     def exists(self, name: str) -> bool:
-        """Return whether a channel receives replies under a name; the common name always exists."""
+        """Return whether a name is that of a reply consumer; the common name DIRECT_REPLY_TO always exists."""
         return name == DIRECT_REPLY_TO or self.find(name) is not None

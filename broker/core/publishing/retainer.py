@@ -13,8 +13,8 @@ from broker.core.message.message import Envelope, Message
 class Retainer(Protocol):
     """The retained messages of a vhost.
 
-    Units: `size_bytes` is the sum of their topics, headers and bodies; `expires_ms` is 0 for a message that does not
-        expire.
+    Units: `size_bytes` is the total size of their topics, headers and bodies; `expires_ms` is 0 for a message that does
+        not expire.
     """
 
     @property
@@ -41,10 +41,10 @@ class Retainer(Protocol):
         """Retain a message and delete the former one with its key; an empty message only deletes."""
 
     def find(self, topic_filter: str) -> Iterator[str | None]:
-        """Yield the keys of the topics that a filter matches, and None for visited nodes. Raises: ValueError."""
+        """Yield the keys of the topics that a filter matches, and None after other steps. Raises: ValueError."""
 
     def read(self, keys: Sequence[str], take: Callable[[Message], None], done: Callable[[], None]) -> None:
-        """Call `take` with the message of each key, and `done` at the end."""
+        """Call `take` with the message of each key that has one, and `done` at the end."""
 
 
 def check_retained(retainer: Retainer | None, envelope: Envelope, asked: Any) -> bool:

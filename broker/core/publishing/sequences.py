@@ -20,7 +20,7 @@ def block_of(sequence: int) -> int:
 
 
 class Room:
-    """Count the memory that the numbers of all producers of a vhost take."""
+    """Count the memory that the numbers of all producers of a vhost use."""
 
     def __init__(self) -> None:
         self.used_bytes = 0
@@ -34,7 +34,7 @@ class Block:
     """The used numbers of one block, as offsets from its start. They are stored as a range until there is a gap, and
     then as bits.
 
-    Shapes: while ``bits`` is None, those from ``first`` to ``end`` - 1 are used.
+    Shapes: while ``bits`` is None, the numbers from ``first`` to ``end`` - 1 are used.
     Units: ``used_ms`` is the moment at which the block was last used.
     """
 
@@ -52,7 +52,7 @@ class Block:
         return bool(bits[place])
 
     def add_range(self, first: int, end: int) -> None:
-        """Add the places first <= place < end; some may have been added before."""
+        """Add the offsets first <= offset < end; some may have been added before."""
         if self.bits is None:
             if self.first == self.end:
                 self.first, self.end = first, end
@@ -65,7 +65,7 @@ class Block:
         self.bits[first:end] = 1
 
     def add_bits(self, bits: bitarray) -> None:
-        """Add the places whose bits are set."""
+        """Add the offsets whose bits are set."""
         if self.bits is not None:
             self.bits |= bits
         else:
@@ -80,7 +80,7 @@ class Block:
         return BLOCK_BYTES if self.bits is None else BLOCK_BYTES + BLOCK_NUMBERS // 8
 
     def shrink(self) -> None:
-        """Convert the bits to a range if there are no more gaps, as when all partitions of a job have arrived."""
+        """Convert the bits to a range if there are no more gaps."""
         bits = self.bits
         if bits is not None:
             first, end = bits.find(1), bits.find(1, right=True) + 1
@@ -92,7 +92,7 @@ class Sequences:
     """The set of numbers that one producer has used.
 
     Shapes: ``index`` is the index of the block that was used last.
-    Cost: two comparisons for the successor of the last number.
+    Cost: a few comparisons for the successor of the last number.
     """
 
     def __init__(self, room: Room) -> None:
@@ -201,7 +201,7 @@ class Sequences:
 class OwnSequence(Sequences):
     """The numbers that one of the broker's own producers has used: all up to ``highest``.
 
-    Invariant: ``highest`` never decreases and never expires. The memory is that of one block.
+    Invariant: ``highest`` never decreases and never expires. Cost: the memory of one block.
     """
 
     def __init__(self, room: Room) -> None:

@@ -23,9 +23,9 @@ QUEUES_PER_UNIT: Final = 8  # queues for one unit of the turn's share
 class WidePublish:
     """One message, and the levels that it has yet to enter.
 
-    Shapes: ``levels`` are entered in order, from index ``next`` on. ``enters`` is called by each level before its next
-        message, so that no message overtakes this one. Invariant: while the message has yet to enter a level, the
-        level's ``before_next`` is ``enters``.
+    Shapes: `next` is the index of the first level that `enter_some` has not visited. `enters` is called by each level
+        before its next message, so that no message overtakes this one.
+    Invariant: while the message has yet to enter a level, the level's `before_next` is `enters`.
     """
 
     __slots__ = ("_copy", "_entered", "_message", "enters", "levels", "next")
@@ -44,7 +44,7 @@ class WidePublish:
         return level.durable if self._message.facts.persistent else level.persists_all
 
     def enter_some(self, count: int) -> int:
-        """Enter the next levels, at most `count`, unless the message has entered them; return their number."""
+        """Visit up to `count` levels, enter those that the message has yet to enter; return how many were visited."""
         begin = self.next
         self.next = min(len(self.levels), begin + count)
         for place in range(begin, self.next):
@@ -63,7 +63,7 @@ class WidePublish:
         if not queue.plain or message.facts.expiration_ms is not None:
             if queue.duplicates is not None:
                 queue.note_taken(message)
-            self._entered.append((queue, message))  # later, because the store may be accepting another message
+            self._entered.append((queue, message))  # its rules wait: the store may be accepting another message
 
 
 class WidePublishes:
@@ -86,8 +86,8 @@ class WidePublishes:
         return bool(self._publishes)
 
     def begin(self, message: Message, levels: list[Level], number: bytes) -> None:
-        """Append the record of a message, if it needs one; the message enters its levels in the next turns, but those
-        of the overlay at once. `number` is a producer's sequence number, to be prepended to the targets in the record.
+        """Append the record of a message, if it needs one. The message enters levels of the overlay at once, others in
+        the next turns. `number` is a producer's sequence number, to be prepended to the targets in the record.
 
         Cost: O(levels), some 0.2 us each.
         """
@@ -116,7 +116,7 @@ class WidePublishes:
                     level.run_before_next()
 
     def turn(self) -> None:
-        """Add messages to their next QUEUES_PER_TURN queues."""
+        """Add the oldest messages to their next queues, QUEUES_PER_TURN at most."""
         left = QUEUES_PER_TURN
         while self._publishes and left > 0:
             publish = self._publishes[0]

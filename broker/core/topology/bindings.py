@@ -23,7 +23,7 @@ Arguments = Mapping[str, Any] | None
 class Bindings:
     """Bind queues and exchanges of a vhost to its exchanges; `live` contains the bindings.
 
-    Invariant: `journal` decides each change of a binding once, in order, before the answer.
+    Invariant: the journal decides each change of a binding before its method is answered.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class Bindings:
         before: Callable[[Exchange], None],
         after: Callable[[Exchange, Queue | Exchange], None],
     ) -> None:
-        """`before` is called with the source of a new binding and may raise Postponed, `after` with both ends."""
+        """`before` is called with the source of a bind and may raise Postponed, `after` with both ends of a binding."""
         self._parts = parts
         self._exchanges = exchanges
         self._queues = queues
@@ -47,7 +47,7 @@ class Bindings:
     def bind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
         """Bind a queue to an exchange; do nothing if the binding exists.
 
-        Raises: 403 for the default exchange or an internal queue; 404; 405; 406 for an invalid binding key or x-match,
+        Raises: 403 for the default exchange or an internal queue; 404; 405; 406 for an invalid binding key or argument,
             and at the limit; Postponed.
         """
         refuse_default(self._parts.exchange(exchange))
@@ -57,7 +57,7 @@ class Bindings:
     def bind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
         """Bind an exchange to another; do nothing if the binding exists.
 
-        Raises: 403 for the default exchange; 404; 406 for an invalid binding key or x-match, and at the limit;
+        Raises: 403 for the default exchange; 404; 406 for an invalid binding key or argument, and at the limit;
             Postponed.
         """
         refuse_default(self._parts.exchange(destination))
@@ -88,7 +88,7 @@ class Bindings:
     def unbind(self, queue: str, exchange: str, key: str, arguments: Arguments = None, owner: object = None) -> None:
         """Remove a binding of a queue; do nothing if the binding, the queue or the exchange does not exist.
 
-        Raises: 403 for the default exchange, 405 for a binding of another connection's exclusive queue.
+        Raises: 403 for the default exchange or an internal queue; 405 for another connection's queue; Postponed.
         Source: RabbitMQ, rabbit_binding:remove/3.
         """
         refuse_default(self._parts.exchange(exchange))
@@ -99,7 +99,7 @@ class Bindings:
     def unbind_exchange(self, destination: str, source: str, key: str, arguments: Arguments = None) -> None:
         """Remove a binding between exchanges; do nothing if the binding or an exchange does not exist.
 
-        Raises: 403 for the default exchange.
+        Raises: 403 for the default exchange; Postponed.
         """
         refuse_default(self._parts.exchange(destination))
         refuse_default(self._parts.exchange(source))

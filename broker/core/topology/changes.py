@@ -1,5 +1,5 @@
 """The changes of a vhost's durable topology, as dictionaries that the log and the checkpoints contain as JSON, and the
-journal that records them. Applying a change twice has no further effect, because a checkpoint and the log after it may
+journal that records them. Applying a change twice has no further effect, so a checkpoint and the log after it may
 overlap.
 """
 
@@ -34,14 +34,14 @@ class Journal:
         """Decide a change, which the caller applies in memory when this returns.
 
         Shapes: `owner` is the connection of the exclusive queue that the change is about, if any.
-        Raises: Postponed until the nodes of a cluster have agreed; the caller must have had no effect, and runs again.
+        Raises: in a cluster, ChannelError 406, or Postponed until the nodes have agreed: then the caller runs again.
         """
         if durable:
             self._record(change)
 
     def retire(self, change: Change, *, durable: bool) -> bool:
-        """Decide the deletion of an unused queue; no method waits for it. Return whether the caller deletes it now: in
-        a cluster, all nodes delete it later, unless another node uses it.
+        """Decide the deletion of an unused queue, for which no method waits, and return whether the caller deletes it
+        now. In a cluster, all nodes delete it later, unless another node uses it.
         """
         self.decide(change, durable=durable)
         return True
@@ -134,7 +134,7 @@ def _binding(
 
 
 def deleted_numbers(changes: Iterable[Change]) -> set[int]:
-    """Return the numbers of the queues that these changes delete, and of their levels, except those created by use."""
+    """Return the numbers of the queues that changes delete, and of their levels, but not of levels created by use."""
     levels: dict[int, int] = {}
     deleted: set[int] = set()
     for change in changes:

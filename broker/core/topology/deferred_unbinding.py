@@ -1,5 +1,5 @@
-"""Deferred unbinding: a deletion of a queue or an exchange ends its routes at once, and its bindings are removed from
-the indexes later, a chunk per turn of the loop. There may be a hundred thousand of them.
+"""Deferred unbinding: the routes of a deleted queue or exchange end at once, and its bindings are removed from the
+indexes later, a chunk per turn of the loop, because there may be a hundred thousand bindings.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class DeferredUnbinding:
 
     Invariant: a binding that is to be removed routes no message and is neither counted nor listed. Its deletion is in
         the journal, so the broker may stop before the removal is complete.
-    Units: ``begun`` counts the bundles that were added, ``_ended`` those that were removed, ``shed`` removed bindings.
+    Units: ``begun`` counts added bundles, ``_ended`` removed bundles, and ``shed`` the bindings removed in later turns.
     Cost: each binding takes one unit of the turn's share, and a turn removes at most CHUNK_BINDINGS.
     """
 
@@ -43,7 +43,7 @@ class DeferredUnbinding:
     def part(self, bundle: Bundle[Exchange]) -> None:
         """End the routes through a bundle, because its destination is being deleted.
 
-        A bundle that fits into the turn's share is removed at once, which ends only routes that its keys match.
+        A small bundle is removed at once, which ends only the routes that its keys match.
         """
         count = len(bundle)
         if count <= min(CHUNK_BINDINGS, self._deadlines.units_left):

@@ -13,7 +13,7 @@ from broker.core.queue.queue_arguments import compared_arguments
 from broker.core.queue.rules import queue_type
 from broker.routing.exchange import Exchange
 
-# RabbitMQ compares the first one, and no argument of its plugins' types; the others are SlotMQ's own.
+# RabbitMQ compares the first of these, but no arguments of its plugins' exchange types. The others are SlotMQ's own.
 EXCHANGE_COMPARED: Final = ("alternate-exchange", "x-topic-dialect", "x-topic-index")
 
 

@@ -31,7 +31,7 @@ from broker.routing.index import AUTO
 from broker.routing.pattern import BindingKeyError, PatternLimits
 from broker.routing.router import Router
 
-# The limits apply to new bindings: stored bindings are restored even if they exceed lowered limits.
+# Stored bindings are restored even if they exceed limits that were lowered since.
 UNLIMITED: Final = PatternLimits(hashes=sys.maxsize, words=sys.maxsize)
 
 
@@ -39,7 +39,7 @@ class Exchanges(dict[str, Exchange]):
     """The exchanges of a vhost by name, including the predeclared ones, and the router over them. `taps` maps names to
     the queues of taps.
 
-    Invariant: `journal` decides each change of an exchange once, in order, before it is made.
+    Invariant: the journal decides each change by a client before it is made.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Exchanges(dict[str, Exchange]):
         return self.add(name, type, internal=True)
 
     def end(self) -> None:
-        """Break the reference cycles with the exchanges and the vhost, because the vhost is deleted."""
+        """Break the reference cycles with the exchanges and the vhost, because the vhost has ended."""
         self.clear()
         self.default = DefaultExchange(lambda _name: None)
         self.router.end()
@@ -100,8 +100,8 @@ class Exchanges(dict[str, Exchange]):
         arguments: Mapping[str, Any] | None = None,
     ) -> Exchange:
         """Return the exchange with a name, creating it unless an equivalent one exists. Raises: 403 for the default
-        exchange or a reserved name; 406 if it differs from the existing one, for arguments or a type that are invalid
-        or not supported here, and at the limit.
+        exchange or a reserved name; 406 if it differs from the existing one, for a type or an argument that is not
+        supported, and at the limit; Postponed.
         """
         arguments = arguments or {}
         resource = self._parts.exchange(name)
@@ -162,12 +162,12 @@ class Exchanges(dict[str, Exchange]):
         return exchange
 
     def tap(self, queue: TapQueue) -> None:
-        """Connect the queue of a tap to its exchange now, if it exists, and whenever it is declared again."""
+        """Connect the queue of a tap to its exchange if the exchange exists, and whenever it is declared again."""
         self.taps[queue.name] = queue
         self._listen(queue)
 
     def untap(self, queue: TapQueue) -> None:
-        """Disconnect the queue of a tap from its exchange. If it is still in `taps`, a new exchange is connected."""
+        """Disconnect the queue of a tap from its exchange. A new exchange is connected if the queue is in `taps`."""
         exchange = self.get(queue.exchange)
         if exchange is not None:
             exchange.forget_listener(queue)
@@ -180,8 +180,8 @@ class Exchanges(dict[str, Exchange]):
                 exchange.listen(queue, queue.pattern, UNLIMITED)
 
     def delete(self, name: str, *, if_unused: bool = False) -> None:
-        """Delete an exchange and its bindings; do nothing if it does not exist. Raises: 403 for a predeclared one, 406
-        if `if_unused` is set and the exchange is the source of a binding.
+        """Delete an exchange and its bindings; do nothing if it does not exist. Raises: 403 for a predeclared one; 406
+        if `if_unused` is set and the exchange is the source of a binding; Postponed.
         """
         resource = self._parts.exchange(name)
         refuse_default(resource)
@@ -194,8 +194,8 @@ class Exchanges(dict[str, Exchange]):
         self.drop_unbound(self._drop(exchange))
 
     def drop_unbound(self, exchanges: Iterable[Exchange]) -> None:
-        """Delete those of the exchanges that are auto-delete and are no longer the source of a binding. Each deletion
-        removes bindings to the exchange, so their sources are checked too.
+        """Delete each of the exchanges that is auto-delete and no longer the source of a binding. A deletion removes
+        the bindings to the exchange, so the sources of these bindings are checked too.
         Source: RabbitMQ, rabbit_exchange:maybe_auto_delete.
         """
         pending = list(exchanges)

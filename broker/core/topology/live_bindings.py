@@ -1,4 +1,4 @@
-"""Add, remove and count the bindings of a vhost, and notify watches of that."""
+"""Add, remove and count the bindings of a vhost, and notify watches of each change."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from broker.routing.pattern import PatternLimits
 
 
 class TopologyWatch(Protocol):
-    """The interface of an observer that is notified after each change of the topology."""
+    """An observer that is notified of each change of a vhost's exchanges and bindings."""
 
     def declared(self, exchange: Exchange) -> None:
         """Handle a new exchange."""
@@ -77,7 +77,7 @@ class LiveBindings:
     def end_leading_to(self, destination: Queue | Exchange) -> list[Exchange]:
         """End the bindings to a queue or exchange that is being deleted, and return their sources.
 
-        Cost: O(sources); keys beyond the turn's share are removed from the indexes in later turns.
+        Cost: O(sources), and the removal of small bundles; large ones are removed from the indexes in later turns.
         """
         bundles = [bundle for source, bundle in destination.incoming.items() if not source.deleted]
         for bundle in bundles:
@@ -88,7 +88,7 @@ class LiveBindings:
         return [bundle.source for bundle in bundles]
 
     def end_of_exchange(self, exchange: Exchange) -> list[Exchange]:
-        """End the bindings from and to an exchange that is being deleted, and return the sources of the latter."""
+        """End all bindings of an exchange that is being deleted, and return the other exchanges among their sources."""
         sources = self.end_leading_to(exchange)
         self.count -= exchange.binding_count
         bundles = exchange.end()

@@ -14,7 +14,7 @@ from broker.core.vhost_limits import VhostLimits
 
 @dataclass(slots=True)
 class TopologyParts:
-    """The shared parts. Invariant: `journal` decides each change once, in order, before it is made."""
+    """The shared parts, and the vhost's name for the texts of errors."""
 
     vhost_name: str
     live: LiveBindings

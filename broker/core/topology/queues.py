@@ -28,11 +28,11 @@ _log = get_logger()
 
 
 class Queues(dict[str, Queue]):
-    """The queues of a vhost by name. `taps` maps names to the queues of taps, `paused` contains the names of the queues
-    that operators have paused, which need not exist.
+    """The queues of a vhost by name. `taps` maps names to the queues of taps; `paused` contains the names that
+    operators have paused, also of queues that do not exist.
 
-    Invariant: `journal` decides each change of a queue once, in order, before it is made. `next_number` is higher than
-        every number that a level of a queue ever had, without the bits above QUEUE_NUMBERS.
+    Invariant: the journal decides each change of a queue before it is made. `next_number` is higher than every number
+        that a level of a queue ever had, without the bits above QUEUE_NUMBERS.
     """
 
     def __init__(
@@ -106,8 +106,8 @@ class Queues(dict[str, Queue]):
         owner: object = None,
     ) -> Queue:
         """Return the queue with a name, creating it unless an equivalent one exists. An exclusive queue is never
-        durable, because it does not outlive its connection. Raises: 405 if it belongs to another connection; 406 if it
-        differs from the existing one, for an invalid argument, and at the limit; 541 if settings forbid such a queue.
+        durable, because it does not outlive its connection. Raises: 405 if it has another exclusive owner; 406 if it
+        differs from the existing one, for an invalid argument, and at the limit; 541 if settings forbid it; Postponed.
         """
         arguments = arguments or {}
         durable = durable and not exclusive
@@ -185,7 +185,7 @@ class Queues(dict[str, Queue]):
             self.redeclare(queue, declaration)
 
     def redeclare(self, queue: Queue, declaration: QueueDeclaration) -> None:
-        """Set the arguments of a new declaration of a queue; the declaration has been journaled."""
+        """Apply a new declaration of a queue, which has been journaled."""
         queue.redeclare(declaration)
         self._parts.policies.apply_to_queue(queue)
 
@@ -199,7 +199,7 @@ class Queues(dict[str, Queue]):
         return self.add(declaration)
 
     def set_paused(self, name: str, *, paused: bool) -> None:
-        """Pause or resume the queue with a name, also if the queue is declared later."""
+        """Pause or resume the queue with a name, now or when it is declared."""
         queue = self.get(name)
         if paused:
             self.paused.add(name)
@@ -217,8 +217,8 @@ class Queues(dict[str, Queue]):
         self.next_number = max(self.next_number, ((below - 1) & QUEUE_NUMBERS) + 1)
 
     def deletable(self, name: str, owner: object, *, if_unused: bool, if_empty: bool) -> Queue | None:
-        """Return a queue that a connection may delete, for `drop`; None if there is no such queue. Raises: 403 for an
-        internal queue; 405; 406 if `if_unused` or `if_empty` is set and the queue is in use or not empty.
+        """Return a queue that a connection may delete, for `drop`, or None if there is no such queue. Raises: 403 for
+        an internal queue; 405; 406 if `if_unused` or `if_empty` is set and not met; Postponed.
         """
         if name not in self:
             return None
@@ -232,7 +232,7 @@ class Queues(dict[str, Queue]):
         return queue
 
     def delete(self, name: str, owner: object, *, if_unused: bool = False, if_empty: bool = False) -> int:
-        """Delete a queue and return the number of ready messages, or 0 if it does not exist. Raises: 403, 405, 406."""
+        """Delete a queue and return the number of ready messages, or 0 if it does not exist. Raises: as `deletable`."""
         queue = self.deletable(name, owner, if_unused=if_unused, if_empty=if_empty)
         return 0 if queue is None else self.drop(queue)
 
@@ -256,7 +256,7 @@ class Queues(dict[str, Queue]):
             _log.error("poisoned.dropped", vhost=self._parts.vhost_name, queue=name, reason=str(error))
 
     def consumer_left(self, queue: Queue) -> bool:
-        """Delete a queue if it is auto-delete and has lost its last consumer, and return whether it does."""
+        """Delete a queue if it is auto-delete and has lost its last consumer, and return whether that is so."""
         unused = queue.auto_delete and queue.had_consumers and not queue.consumers
         if not unused or self.get(queue.name) is not queue:
             return False
