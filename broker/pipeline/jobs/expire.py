@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def conditions(options: ExpireOptions) -> tuple[str, str | None]:
-    """Return the SQL conditions for messages and for bad records; bad records have no keys, so it is None with keys."""
+    """Return the SQL conditions for messages and for bad records; with keys, the second one is None."""
     found = []
     before_ms = instant_ms(options.older, now_ms())
     if before_ms is not None:

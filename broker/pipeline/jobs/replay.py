@@ -41,7 +41,7 @@ FORMAT: Final = 1
 class ReplayOptions:
     """The messages to publish, their destination and pace.
 
-    Shapes: without a name in `producer`, one is derived from the options; "none" publishes without sequence numbers.
+    Shapes: if `producer` is empty, a name is derived from the options; "none" publishes without sequence numbers.
     Units: `rate` is messages per second; `speed` 2.0 replays an hour in half an hour.
     """
 
@@ -178,7 +178,7 @@ class Step:
 
 
 def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
-    """Return the steps after seal `done`; small slots are joined into one step.
+    """Return the steps after seal `done`; a step has one slot, or several small ones.
 
     Rows of snapshots, which have no seal, are the first step, and every run repeats them.
     """

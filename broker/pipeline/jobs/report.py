@@ -97,7 +97,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Return the report's values; unknown values are None. Raises: JobFailed. Cost: four passes over the messages."""
+    """Return the report's values; unknown ones are None. Raises: JobFailed. Cost: at most four passes over messages."""
     lake = open_lake(options.selection.lake)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()
@@ -155,7 +155,7 @@ def _broker(
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the forecast; a message takes the mean size on disk of all messages in the lake."""
+    """Return the forecast, for which each message has the mean size on disk of the messages in the lake."""
     files = lake.files()
     return forecast(
         {int(day): count for day, count in found["by_day"].items()},
