@@ -114,7 +114,7 @@ def sizes_section(traffic: Values) -> str:
 
 
 def _upto(bucket: int) -> int:
-    """Return the largest size in a class. Shapes: class 0 holds empty bodies, the others end at powers of two."""
+    """Return the largest size in a class. Shapes: class 0 contains empty bodies; others end at powers of two."""
     return 1 << bucket >> 1
 
 
