@@ -89,7 +89,7 @@ _FAULT_LINE: Final = re.compile(rf"{re.escape(__name__)}\.(\w+): ([^\n]*)")
 
 @contextmanager
 def faults_fail_the_job() -> Iterator[None]:
-    """Replace an exception in which Spark reports a fault of the pipeline by that fault."""
+    """Raise a fault of the pipeline instead of the exception in which Spark reports it."""
     try:
         yield
     except Exception as error:
@@ -109,7 +109,7 @@ def restated(kinds: Kinds, into: Callable[[str], Exception], before: str = "") -
 
 
 def fault_in(error: BaseException) -> JobFailed | None:
-    """Return the exception itself if it is a fault, or the fault that Spark quotes in its text, or None."""
+    """Return the exception if it is a fault of the pipeline, else the fault that its text quotes, else None."""
     if isinstance(error, PipelineFault):
         return error
     for name, line in _FAULT_LINE.findall(str(error)):

@@ -89,7 +89,7 @@ class MessageFormat(SlotFormat):
     """The Spark format `slotmq`."""
 
     known = ARROW_SCHEMA
-    speculates = False  # whether the session has speculative execution, so that writing is refused
+    speculates = False  # whether the session has speculative execution; if so, writing is refused
 
     @classmethod
     def name(cls) -> str:
@@ -147,14 +147,14 @@ def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.S
 
 
 def message_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a run; nothing for the empty partition that Spark makes if there are no runs."""
+    """Yield the messages of a run, or nothing for the empty partition that Spark makes if there are no runs."""
     if isinstance(partition, SlotRun):
         with without_worker_trace():
             yield from read_run(partition, schema)
 
 
 def slot_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each slot of a run; nothing for the empty partition that Spark makes if there are no runs."""
+    """Yield a row for each slot of a run, or nothing for the empty partition that Spark makes without runs."""
     if isinstance(partition, SlotRun) and partition.slots:
         with without_worker_trace():
             catalog = open_catalog(partition.path, partition.url)
@@ -201,7 +201,7 @@ class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             BadRecordLog(self._options.bad_records).remove(_files(messages))
 
     def _query_id(self) -> str:
-        """Return the stream's id from its checkpoint, where it survives a restart; "" if the checkpoint has none."""
+        """Return the stream's id from its checkpoint, where it survives a restart, or "" if it has none."""
         if self._options.checkpoint is None:
             return ""
         try:

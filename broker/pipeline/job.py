@@ -194,7 +194,7 @@ def add_lake(parser: argparse._ActionsContainer, text: str, *, required: bool = 
 
 
 def add_broker(parser: argparse._ActionsContainer, data: str, server: str = "") -> None:
-    """Add --path, the broker's data folder, and --url, its HTTP server; `data` and `server` end their help texts."""
+    """Add --path, the broker's data folder, and --url, its HTTP server; `data` and `server` extend their help texts."""
     add_value(parser, "--path", "DIR", f"the broker's data folder{data}")
     url = "http(s)://user:password@host:15672"
     add_value(parser, "--url", "URL", f"the broker's HTTP server, {url}{server}", type=_url)
@@ -207,7 +207,7 @@ def _url(text: str) -> str:
 
 
 def options_of(kind: Callable[..., Options], arguments: argparse.Namespace, **found: Any) -> Options:
-    """Return the options of a job, a dataclass `kind`, from `found` and from the arguments named like other fields.
+    """Return the options of a job, a dataclass `kind`: the values in `found`, else the arguments of the same names.
 
     Shapes: by default, the field `spark` is a function that starts Spark.
     """
@@ -265,7 +265,7 @@ def path_argument(text: str) -> Path:
 
 
 def spark_of(arguments: argparse.Namespace) -> SparkSession:
-    """Return the session that `carry_out` chose; on a server it ends with this process. Raises: JobFailed."""
+    """Return the session that `carry_out` chose; a session on a server ends with this process. Raises: JobFailed."""
     chosen: SessionChoice = arguments.session
     conf = dict(arguments.conf)
     if chosen.server is not None:
@@ -331,7 +331,7 @@ class SessionChoice:
 
 
 def choose_session(arguments: argparse.Namespace) -> SessionChoice:
-    """Return the Spark that a job uses by the arguments of `add_spark`, and start the server if they request it.
+    """Choose the Spark of a job by the arguments of `add_spark`, and start the server if they request it.
 
     Raises: JobFailed; ServerRefused if --warm requests a server that cannot be used.
     """

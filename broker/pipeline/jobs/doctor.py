@@ -169,7 +169,7 @@ def _try_out(start: Callable[[], SparkSession], rows: int, progress: Progress) -
 
 
 def count_rows(spark: SparkSession, rows: int) -> None:
-    """Send rows through Python workers and a shuffle, and count them. Raises: JobFailed for a wrong number."""
+    """Send rows through Python workers and a shuffle, and count them. Raises: JobFailed if the number is wrong."""
 
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches

@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def conditions(options: ExpireOptions) -> tuple[str, str | None]:
-    """Return the SQL conditions for messages and for bad records; with keys, the second one is None."""
+    """Return the SQL conditions for messages and, without keys, for bad records. Raises: LakeRefused."""
     found = []
     before_ms = instant_ms(options.older, now_ms())
     if before_ms is not None:

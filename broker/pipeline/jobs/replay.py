@@ -160,7 +160,7 @@ class BadReplayState(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The number, first time and last time of the selected rows of a slot, or of all snapshots, as seal 0."""
+    """The selected rows of a slot: their number, first time and last time. All snapshots together have seal 0."""
 
     seal: int
     rows: int
@@ -231,7 +231,7 @@ class ReplayState:
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
-    """Return the rows of a frame by slot; the rows of all snapshots together have seal 0."""
+    """Return the number and times of the rows of each slot in a frame."""
     times = F.unix_micros(F.col("ts"))
     found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")

@@ -33,7 +33,7 @@ TAP_QUEUE_PREFIX: Final = "amq.tap."
 
 @dataclass(frozen=True, slots=True)
 class RouteOptions:
-    """The messages and bindings to match; `today` is a topology to compare with, `rows` a folder for the messages."""
+    """The messages and bindings to match; `today` is a topology to compare with, `rows` an output folder."""
 
     spark: Callable[[], SparkSession]
     selection: Selection

@@ -263,7 +263,7 @@ class ArchiveRun:
         """Copy and commit the next batch; return whether there was one. Raises: PipelineFault, exceptions of Spark.
 
         Shapes: `tasks` calls a function for each item in a task of its own, and returns the results.
-        Invariant: a batch of which only the bad records are in the lake is repeated with the same slots.
+        Invariant: if the lake has only the bad records of a batch, the batch is repeated with the same slots.
         """
         begin = self._at.to_json()
         interrupted = self._interrupted

@@ -33,7 +33,7 @@ class DeltaLog:
     def sync(self, version: int, after: int = -1) -> None:
         """Sync an entry and the files that it adds, and all earlier entries that may not be on disk.
 
-        A killed compaction, for example, leaves an entry without a sync. Shapes: the entries up to `after` are on disk.
+        A killed compaction, for example, may leave one. Shapes: the entries up to `after` are on disk.
         """
         for path in reversed(list(self._unsynced(version, after))):
             for action in _actions(self._disk.read(path)):

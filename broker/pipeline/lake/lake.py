@@ -37,7 +37,7 @@ LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.thresho
 GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark treats a path with these characters as a pattern
 LISTED_BY_DRIVER: Final = 10_000  # up to this many files are listed by the driver, because a Spark job costs more
 OBJECT_ROWS: Final = 10_000  # the rows of a batch that a task reads from a bucket
-OBJECT_TASKS: Final = 4  # the tasks that read a bucket, for each task that can run at the same time
+OBJECT_TASKS: Final = 4  # a read has this many tasks for each one that can run at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Lake:
     """A lake; `create` makes a new one if there is none.
 
     Shapes: `version` is a number or a time of the table `messages`, or None for the newest version.
-    Raises: LakeRefused if the lake or its version does not exist, or cannot be created.
+    Raises: LakeRefused if the lake or the version does not exist, or the lake cannot be created.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Lake:
         return made
 
     def discard(self, batch: LakeBatch) -> None:
-        """Remove the files of a batch that no log names."""
+        """Remove those files of a batch that no log names."""
         self.message_table.discard(batch.copied.files)
         self.bad_table.discard(batch.copied.bad_files)
 
@@ -185,7 +185,7 @@ class Lake:
         return self._last_offset(self.message_table, note)
 
     def interrupted(self, note: ArchiveNote, at: StreamOffset) -> StreamOffset | None:
-        """Return the end of the batch after `at` of which only the bad records are in the lake, or None."""
+        """Return the end of the batch after `at` if the lake has only its bad records, else None."""
         bad = self._last_offset(self.bad_table, note)
         return bad if bad is not None and bad.seal > at.seal else None
 
@@ -204,7 +204,7 @@ class Lake:
     ) -> DataFrame:
         """Return a frame of the messages with since <= ts < until; columns that a file lacks are null.
 
-        Later commits do not change the frame. Cost: files without such times are not opened.
+        Later commits do not change the frame. Raises: LakeRefused. Cost: files without such times are not opened.
         """
         first_ms, end_ms = self._bounds(since, until)
         wanted = list(dict.fromkeys([*(columns or COLUMNS), "ts"]))

@@ -39,7 +39,7 @@ COLOR: Final = re.compile(r"\x1b\[\d*m")
 SETTINGS: Final = {
     "delta.dataSkippingStatsColumns": ",".join(COMPARED_COLUMNS),
     "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-    "delta.logRetentionDuration": "interval 6 hours",  # a following archive adds an entry every few seconds
+    "delta.logRetentionDuration": "interval 6 hours",  # an archive with --follow adds an entry every few seconds
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 
@@ -150,7 +150,7 @@ class LakeTable:
             return table
 
     def _load_version(self, table: DeltaTable, version: int | str | datetime) -> None:
-        """Load an older version. For a time before the oldest version, the package would load the oldest one."""
+        """Load an older version, and refuse a time before the oldest one, which the package would accept."""
         if isinstance(version, int):
             if version > table.version():
                 raise LakeRefused(f"{self.uri} has no version {version}: the last one is {table.version()}")
@@ -207,7 +207,7 @@ class LakeTable:
         return False
 
     def commit(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
-        """Add a batch whose files are on disk; return False if the table has it. Raises: LakeRefused, TapTaken."""
+        """Add a batch whose files are on disk; return whether it was added. Raises: LakeRefused, TapTaken."""
         adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
         properties = CommitProperties(
             custom_metadata={"slotmq": batch.facts()},
@@ -241,7 +241,7 @@ class LakeTable:
                 table.cleanup_metadata()
 
     def discard(self, files: Sequence[NewFile]) -> None:
-        """Remove the files of a failed batch, unless the log names them, because the commit may have succeeded.
+        """Remove the files of a failed batch, unless the log names them: its commit may have succeeded.
 
         If the log cannot be read, no file is removed.
         """

@@ -32,7 +32,7 @@ class TapCursors:
         return is_chosen(vhost, tap, self._vhost, self._taps or None)
 
     def taps(self) -> set[TapName]:
-        """Return the selected taps. If the broker does not answer, those without slots and cursor are not known."""
+        """Return the selected taps; if no broker answers, only those with slots or with a cursor are known."""
         view = self._catalog.view()
         found = view.taps | {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
         try:

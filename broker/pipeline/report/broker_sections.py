@@ -19,7 +19,7 @@ Values = Mapping[str, Any]
 NO_BINDINGS = "No bindings were named: --path with the data folder of a running broker, or --bindings with a file."
 NO_BROKER = "No broker was named: --path or --url."
 UNROUTED_SHOWN = 20
-UNROUTED_MAX = 50  # the number of such keys in the values
+UNROUTED_MAX = 50  # the number of unmatched keys that the values list
 Group = list[tuple[RoutedBinding, Pattern]]
 
 
@@ -90,7 +90,7 @@ def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
 
 
 def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
-    """Return a row for each cursor, and for each tap without cursors, the longest lag first."""
+    """Return a row for each cursor, and for each tap without cursors, the largest lag first."""
     rows = []
     seals: dict[tuple[str, str], list[Any]] = {}
     for seal in view.seals:

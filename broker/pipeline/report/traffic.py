@@ -41,7 +41,7 @@ TICK_SIZES_MS: Final = tuple(
     for count in counts
 )
 LEVELS_MAX: Final = 4  # level n is the first n words of a key
-PREFIXES_MAX: Final = 12  # shown of each level
+PREFIXES_MAX: Final = 12  # the prefixes shown of each level
 TOP_KEYS: Final = 20
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 AHEAD_DAYS: Final = (7, 14, 30, 60, 90)
@@ -166,7 +166,7 @@ def _sums(grouped: DataFrame, *names: str, **more: Column) -> DataFrame:
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Return the busiest prefixes of each level, with their messages by slice. Shorter keys are not in a level."""
+    """Return the busiest prefixes of each level, with their messages by slice. A level omits keys with fewer words."""
     words = sf.when(sf.col("routing_key") != "", sf.split("routing_key", r"\.", -1)).otherwise(sf.array())
     beginnings = sf.transform(
         sf.sequence(sf.lit(1), sf.least(sf.lit(LEVELS_MAX), sf.size("words"))),

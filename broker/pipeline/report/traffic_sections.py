@@ -94,7 +94,7 @@ def exchanges_section(traffic: Values) -> str:
 
 
 def sizes_section(traffic: Values) -> str:
-    """Return the section on body sizes by class, including empty bodies."""
+    """Return the section on the sizes of bodies."""
     sizes = traffic["sizes"]
     marks = (("mean", "mean"), ("median", "p50"), ("90 % up to", "p90"), ("99 % up to", "p99"), ("the largest", "max"))
     facts = ", ".join(f"{name} {size_text(sizes[key])}" for name, key in marks)
