@@ -201,7 +201,7 @@ class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
             BadRecordLog(self._options.bad_records).remove(_files(messages))
 
     def _query_id(self) -> str:
-        """Return the stream's id from its checkpoint, where it survives a restart, or "" if it has none."""
+        """Return the stream's id from its checkpoint, or "" if there is none. The id survives a restart."""
         if self._options.checkpoint is None:
             return ""
         try:

@@ -91,7 +91,7 @@ class Progress:
             self._show_progress()
 
     def say(self, line: str) -> None:
-        """Print a line that later progress does not overwrite, unless the job is quiet."""
+        """Unless the job is quiet, print a line that later progress does not overwrite."""
         with self._lock:
             if self._status is not None:
                 self._status.console.print(line, soft_wrap=True)
@@ -138,7 +138,7 @@ class Progress:
 
 Options = TypeVar("Options")
 LOCAL: Final = "local[*]"
-ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # an environment variable: with 1, commands start the server if none runs
+ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # commands start the server if this environment variable is 1
 RUNTIME: Final = "spark.sql."  # the prefix of settings that a session may change while Spark runs
 
 

@@ -18,7 +18,7 @@ from broker.pipeline.options import instant_ms, now_ms
 
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """The messages to delete: those that meet all conditions.
+    """The conditions that all messages to delete meet.
 
     Shapes: `older` is a time as `instant_ms` parses it, and selects the messages of earlier days (UTC); None and () set
     no condition.

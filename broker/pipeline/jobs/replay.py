@@ -203,7 +203,7 @@ def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 
 class ReplayState:
     """The position of one producer's replay, stored in a file that is replaced atomically.
 
-    Invariant: every message up to seal `done` is confirmed or recorded as refused.
+    Invariant: every selected message up to seal `done` is confirmed or recorded as refused.
     """
 
     path: Path

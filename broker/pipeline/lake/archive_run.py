@@ -59,7 +59,7 @@ class Totals:
 
 
 class ArchiveRun:
-    """A running archive. From `begin` to `end` it holds a lock on its cursor in the lake."""
+    """A running archive. From `begin` to `end` it holds a lock on its cursor and lake."""
 
     def __init__(
         self,
@@ -86,7 +86,7 @@ class ArchiveRun:
         self.note: ArchiveNote  # set by `begin`
         self._at = StreamOffset("", 0)  # the lake has everything up to this offset
         self._has_batch = False
-        self._interrupted: StreamOffset | None = None  # the end of a batch; only its bad records are in the lake
+        self._interrupted: StreamOffset | None = None  # the end of a batch if the lake has only its bad records
         self._begins: dict[TapName, int] = {}  # the seal after which the archive begins in each tap
         self._gaps_before = 0  # the seal of the last gap known before the first batch
         self._say = say

@@ -1,4 +1,4 @@
-"""The log of a Delta table on a local disk, made durable against power loss, which the Delta package does not ensure.
+"""The log of a Delta table on a local disk, with the syncs that the Delta package omits.
 
 The package renames an entry into place without a sync. Here an entry and the files that it adds are synced before a
 commit returns, and before another commit follows. So a power loss can damage only the newest entries, and `repair`

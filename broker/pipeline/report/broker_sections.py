@@ -51,8 +51,8 @@ def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
 def redundant_bindings(topology: Topology) -> list[tuple[RoutedBinding, RoutedBinding]]:
     """Return each redundant binding with a binding that covers it and is not redundant itself.
 
-    Only topic and fanout exchanges are examined. A fanout exchange ignores keys, so all bindings to one destination are
-    equivalent. Cost: for each pattern, a search among the patterns with the same exchange and destination.
+    Only topic and fanout exchanges are examined. A fanout exchange ignores keys, so all its bindings to one destination
+    are equivalent. Cost: for each pattern, a search among the patterns with the same exchange and destination.
     """
     types = {(entry.vhost, entry.name): entry for entry in topology.exchanges}
     groups: dict[tuple[str, str, str, bool], Group] = {}
