@@ -1,1 +1,1 @@
-"""Numbers, tables and charts for readers, on the standard library: HTML pages that need neither network nor scripts."""
+"""Format numbers, and write tables and charts as HTML or SVG that needs neither network nor scripts."""

@@ -1,4 +1,4 @@
-"""Axes of a chart: linear from zero, in buckets, logarithmic, or by percentile."""
+"""Axes of charts: linear, in buckets, logarithmic, or by percentile."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Final
 from broker.figures.numerals import digits
 
 _STEPS: Final = (1, 2, 5, 10)
-_NINES_MAX: Final = 4  # after the decimal point: 99.9999 %
+_NINES_MAX: Final = 4  # the nines after the decimal point of 99.9999 %
 _DECADES_WITH_STEPS_MAX: Final = 2
 
 
@@ -55,14 +55,14 @@ def span_axis(title: str, first: float, last: float, text: Callable[[float], str
 
 
 def bucket_axis(title: str, first: int, last: int, text: Callable[[int], str], count: int = 20) -> Axis:
-    """Return an axis with a bucket for each whole number from the first to the last."""
+    """Return an axis with a bucket for each whole number from `first` to `last`."""
     step = max(1, round(_round_step((last - first + 1) / count)))
     ticks = tuple((float(at), text(at)) for at in range(-(-first // step) * step, last + 1, step))
     return Axis(title, first - 0.5, last + 0.5, ticks, _identity)
 
 
 def decade_axis(title: str, values: Iterable[float], text: Callable[[float], str]) -> Axis:
-    """Return a logarithmic axis over all values above 0, whose ends are 1, 2 or 5 times a power of ten."""
+    """Return a logarithmic axis over all values above 0; its ends are 1, 2 or 5 times a power of ten."""
     known = [value for value in values if value > 0] or [1.0]
     low, high = _round_below(min(known)), _round_above(max(known))
     if low == high:
@@ -76,7 +76,7 @@ def decade_axis(title: str, values: Iterable[float], text: Callable[[float], str
 
 
 def percentile_axis(title: str, max_percent: float) -> Axis:
-    """Return an axis of percentiles on which each further nine takes the same width, up to `max_percent`."""
+    """Return an axis of percentiles up to `max_percent`, on which each further nine has the same width."""
     marks = [0.0, 50.0, 90.0, 99.0, *(100 - 10.0**-nines for nines in range(1, _NINES_MAX + 1))]
     ticks = [(mark, f"{mark:.6g}") for mark in marks if mark <= max_percent]
     return Axis(

@@ -1,4 +1,4 @@
-"""Draw line, column and heat charts as SVG; the style sheets of the page or the sheet set their colours."""
+"""Draw line, column and heat charts as SVG, whose colours are set by style sheets."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from broker.figures.markup import escaped, style
 
 GAP: Final = 14
 PAD: Final = 12
-HEAD: Final = 24  # a chart's title
+HEAD: Final = 24  # the height of a chart's title
 LEGEND_ROW: Final = 18
 SWATCH: Final = 18
 LETTER: Final = 6.4  # the mean width of a letter of the legend
-TOP: Final = 40  # the sheet's title
+TOP: Final = 40  # the height of the sheet's title
 
 COLOURS: Final = 6
 NARROW: Final = 560
@@ -27,14 +27,14 @@ _LEFT: Final = 64
 _RIGHT: Final = 14
 _TOP: Final = 12
 _BOTTOM: Final = 46
-_DOTS_MAX: Final = 240  # of a line: more would enlarge the page without a visible difference
-_STROKE, _STROKE_INNERMOST, _STROKE_STEP = 2.2, 1.8, 1.8  # the widths of lines; nested lines become wider
+_DOTS_MAX: Final = 240  # a line with more points is drawn without dots
+_STROKE, _STROKE_INNERMOST, _STROKE_STEP = 2.2, 1.8, 1.8  # widths of lines; the first nested line is the widest
 _LETTER: Final = 7.2  # the width of a letter of the axis text
-_COLUMN_RATIO: Final = 0.7  # of the width of a bucket; the rest separates columns
+_COLUMN_RATIO: Final = 0.7  # the share of a bucket's width that its column takes
 _COLUMN_MAX: Final = 60.0
 _NAMES: Final = 230  # the width of the names of heat rows
 _NAME_LETTERS: Final = 34
-_TEXTS: Final = 70  # the width of their texts
+_TEXTS: Final = 70  # the width of the texts at the end of heat rows
 _ROW: Final = 22  # the height of a heat row
 _OPACITY_MIN: Final = 0.08
 
@@ -45,7 +45,7 @@ Columns = Sequence[tuple[float, float, str]]  # bucket, height, tooltip text
 class Drawing:
     """A chart: its title, size, SVG elements and legend.
 
-    Shapes: `legend` lists each line's name and the style classes of its colour; it is None for other charts.
+    Shapes: `legend` lists each line's name and the style classes of its colour; it is None for charts without lines.
     """
 
     title: str
@@ -96,7 +96,7 @@ def sheet(title: str, drawings: Sequence[Drawing], across: int = 2) -> str:
 
 
 def _legend(drawing: Drawing, width: int) -> tuple[int, str]:
-    """Return the number of rows that the legend takes, and its elements."""
+    """Return the number of rows of the legend, and its SVG elements."""
     parts: list[str] = []
     x, row = float(PAD), 0
     for name, classes in drawing.legend or ():
@@ -173,7 +173,7 @@ def line_chart(
 
 
 def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = NARROW) -> Drawing:
-    """Return a column chart; buckets of the axis without a column are empty."""
+    """Return a column chart; `x` is a bucket axis, and buckets without a column stay empty."""
     plot = _Plot(x, y, width)
     wide = min(_COLUMN_MAX, _COLUMN_RATIO * (plot.across(x.low + 1) - plot.across(x.low)))
     parts = plot.grid()
@@ -187,7 +187,7 @@ def column_chart(title: str, x: Axis, y: Axis, drawn: Columns, *, width: int = N
 
 
 def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[[HeatRow, int], str]) -> Drawing:
-    """Return a heat chart with a row of cells for each name; larger values are darker, on a square-root scale."""
+    """Return a heat chart; larger values are darker, on a square-root scale over all rows."""
     most = max((value for row in rows for value in row.values), default=0) or 1
     end, foot = WIDE - _TEXTS, _TOP + _ROW * len(rows)
     parts = []
@@ -211,7 +211,7 @@ def heat_chart(title: str, x: Axis, rows: Sequence[HeatRow], title_of: Callable[
 
 
 def _foot(x: Axis, first: float, last: float, foot: float, width: int) -> list[str]:
-    """Return the ticks of the horizontal axis, those of their labels that fit, and its title."""
+    """Return the ticks, the labels that fit, and the title of the horizontal axis."""
     parts, taken = [], 0.0
     for value, text in x.ticks:
         at = first + (last - first) * x.place(value)

@@ -25,7 +25,7 @@ def style(*names: str) -> str:
 
 
 def plain(text: str) -> str:
-    """Return text with escaped control characters, because a broker may announce any name."""
+    """Return text with its unprintable characters escaped, because names may contain any character."""
     return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in text)
 
 

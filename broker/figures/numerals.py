@@ -1,4 +1,4 @@
-"""Format numbers for readers: counts, rates, durations, sizes and ratios, with three digits for measured values."""
+"""Format numbers for readers: counts, rates, durations, sizes and ratios."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def count_text(value: float) -> str:
 
 
 def rate_text(per_s: float) -> str:
-    """Return a rate, formatted by `number_text`: 123,456/s, 3.2/s."""
+    """Return a rate: 123,456/s, 3.2/s."""
     return f"{number_text(per_s)}/s"
 
 
@@ -73,7 +73,7 @@ def ratio_text(value: float, base: float) -> str | None:
 
 
 def figure_text(value: float, unit: str) -> str:
-    """Return a number with its unit: us, s, bytes, per_s, share, or a noun."""
+    """Return a number with its unit. Shapes: `unit` is us, s, bytes, per_s, share, or a noun."""
     match unit:
         case "us":
             return duration_text(value)
@@ -94,7 +94,7 @@ def share_text(share: float) -> str:
 
 
 def digits(value: float) -> str:
-    """Return a number to three significant digits, or whole from 1,000 on: 1234, 123, 12.3, 1.2, 0.00123."""
+    """Return a number to three significant digits, or whole from 1,000 on, without separators: 1234, 12.3, 0.00123."""
     if value == 0:
         return "0"
     places = 0

@@ -1,6 +1,6 @@
 """The data pipeline: Spark over the broker's slots. It needs an extra: `pip install ".[spark]"` in a clone.
 
-The daemon never imports this package, and importing the package imports no other module: names are loaded on first use.
+The daemon never imports this package. Its names are loaded on first use, so that importing it does not load Spark.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lake", "register", "session"]
 
-HOMES: Final = {"Lake": "lake.lake", "register": "spark.session", "session": "spark.session"}  # their modules
+HOMES: Final = {"Lake": "lake.lake", "register": "spark.session", "session": "spark.session"}  # name: module
 
 
 def __getattr__(name: str) -> Any:

@@ -13,16 +13,13 @@ Kinds = type[Exception] | tuple[type[Exception], ...]
 OK: Final = 0
 ERROR: Final = 1
 USAGE: Final = 2
-BAD_RECORDS: Final = 3  # done, except for records that could not be read or published
-GAP: Final = 4  # messages are lost that should have been read
+BAD_RECORDS: Final = 3  # the job is done, but some records could not be read or published
+GAP: Final = 4  # messages were lost before they were read
 NO_JAVA: Final = 5
 
 
 class JobFailed(Exception):
-    """A job cannot continue. The text is for the user: one line, or the list of the Java versions that were found.
-
-    Shapes: `code` is the job's exit code. A subclass may have its own, which an exception raised in a worker keeps.
-    """
+    """A job cannot continue. The text is for the user, and `code` is the job's exit code."""
 
     code = ERROR
 
@@ -39,33 +36,33 @@ class JobRefused(JobFailed):
 
 
 class PipelineFault(JobFailed):
-    """An error that a user can understand and fix, raised with or without a job; the text is one line."""
+    """An error of the pipeline, raised with or without a job; the text is one line for the user."""
 
 
 class SourceRefused(PipelineFault):
-    """A source cannot provide what was requested: a wrong option, store or checkpoint, no broker, or missing rights."""
+    """A source cannot provide what was requested."""
 
 
 class SlotGap(PipelineFault):
-    """Messages that the reader has not received yet are lost."""
+    """Messages were lost before the reader received them."""
 
     code = GAP
 
 
 class SlotMissing(SlotGap):
-    """A slot file was removed before it was read."""
+    """A slot file that should be read no longer exists."""
 
 
 class SlotDamaged(PipelineFault):
-    """A slot file or some of its rows differ from what the broker sealed."""
+    """A slot file is damaged, or some of its rows cannot be read."""
 
 
 class SinkRefused(PipelineFault):
-    """Rows cannot be published as requested: a wrong option, column or address."""
+    """Rows cannot be published as requested."""
 
 
 class PublishFailed(PipelineFault):
-    """Publishing cannot continue, and a retry would not help."""
+    """Publishing cannot continue."""
 
 
 class ServerRefused(PipelineFault):
@@ -79,7 +76,7 @@ class LakeRefused(PipelineFault):
 
 
 class TapTaken(LakeRefused):
-    """Another archive writes a tap into the lake."""
+    """Another archive has already written the tap into the lake."""
 
 
 class SimulationFailed(PipelineFault):
@@ -92,7 +89,7 @@ _FAULT_LINE: Final = re.compile(rf"{re.escape(__name__)}\.(\w+): ([^\n]*)")
 
 @contextmanager
 def faults_fail_the_job() -> Iterator[None]:
-    """Unwrap faults of the pipeline from the exceptions in which Spark reports them."""
+    """Raise a fault of the pipeline instead of the exception in which Spark reports it."""
     try:
         yield
     except Exception as error:
@@ -104,7 +101,7 @@ def faults_fail_the_job() -> Iterator[None]:
 
 @contextmanager
 def restated(kinds: Kinds, into: Callable[[str], Exception], before: str = "") -> Iterator[None]:
-    """Turn exceptions of some types into `into`, with their text after `before`."""
+    """Replace exceptions of some types by `into`, whose text is `before` and the text of the original exception."""
     try:
         yield
     except kinds as error:
@@ -112,7 +109,7 @@ def restated(kinds: Kinds, into: Callable[[str], Exception], before: str = "") -
 
 
 def fault_in(error: BaseException) -> JobFailed | None:
-    """Return the fault that an exception is or that Spark quotes in its text; None if there is none."""
+    """Return the exception if it is a fault of the pipeline, else the fault that its text quotes, else None."""
     if isinstance(error, PipelineFault):
         return error
     for name, line in _FAULT_LINE.findall(str(error)):
@@ -124,9 +121,9 @@ def fault_in(error: BaseException) -> JobFailed | None:
 
 @contextmanager
 def without_worker_trace() -> Iterator[None]:
-    """Suppress the worker's stack trace when a fault leaves this context, so that Spark's user sees only its text.
+    """Suppress the worker's stack trace when a fault leaves this context, so that Spark's user sees only the fault.
 
-    Spark's worker formats the exception when it catches it, so the trace must be switched off before.
+    Spark's worker formats the exception when it catches it, so the trace must be switched off before that.
     """
     try:
         yield

@@ -42,14 +42,14 @@ READER: Final = "a batch read"
 
 
 class SlotReader(DataSourceReader):
-    """The reader of the slots that currently exist. It is pickled into tasks, which open their own resources."""
+    """The reader of a batch query. Spark pickles it into tasks, which open their own resources."""
 
     def __init__(self, options: Mapping[str, str], rows: RowReader) -> None:
         self._options = dict(options)
         self._rows = rows
 
     def partitions(self) -> list[InputPartition]:
-        """Return runs of the slots that can contain selected rows. Raises: SlotGap, SourceRefused."""
+        """Return the slots that can contain selected rows, split into tasks. Raises: SlotGap, SourceRefused."""
         with without_worker_trace():
             return _tasks_now(SlotSource(self._options))
 
@@ -67,7 +67,7 @@ class SlotFormat(DataSource):
         return "slotmq-slots"
 
     def schema(self) -> str:
-        """Return the columns. Raises: SourceRefused."""
+        """Return the columns as DDL."""
         return ddl_of(self.known)
 
     def rows(self, schema: pa.Schema) -> RowReader:
@@ -89,14 +89,14 @@ class MessageFormat(SlotFormat):
     """The Spark format `slotmq`."""
 
     known = ARROW_SCHEMA
-    speculates = False  # whether the session has speculative execution, and so must not write
+    speculates = False  # whether the session has speculative execution; if so, writing is refused
 
     @classmethod
     def name(cls) -> str:
         return "slotmq"
 
     def schema(self) -> str:
-        """Return the columns of a message, or those that the option `columns` names. Raises: SourceRefused."""
+        """Return the columns that the option `columns` names, or all, as DDL. Raises: SourceRefused."""
         with without_worker_trace():
             return ddl_of(ARROW_SCHEMA, SourceOptions.read(self.options).columns)
 
@@ -121,7 +121,10 @@ class SpeculatingMessageFormat(MessageFormat):
 
 
 def live_messages(spark: SparkSession, options: Mapping[str, str]) -> DataFrame:
-    """Return the messages that the options select, planned in this process. Raises: SlotGap, SourceRefused."""
+    """Return a frame of the messages that the options select; the slots are chosen in this process.
+
+    Raises: SlotGap, SourceRefused.
+    """
     source = SlotSource(options)
     tasks, columns = _tasks_now(source), source.options.columns
     rows = partial(message_batches, schema=pa.schema([ARROW_SCHEMA.field(name) for name in columns]))
@@ -134,7 +137,7 @@ def _tasks_now(source: SlotSource) -> list[InputPartition]:
 
 
 def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.Schema:
-    """Return the columns that Spark requests as an Arrow schema. Raises: SourceRefused for a wrong column or type."""
+    """Return the Arrow schema of the columns that Spark requests. Raises: SourceRefused for a wrong column or type."""
     check_columns(schema.fieldNames(), known.names)
     for field in schema.fields:
         wanted, found = ddl_of(known, [field.name]).rpartition(" ")[2], field.dataType.simpleString()
@@ -144,14 +147,14 @@ def arrow_schema_of(schema: StructType, known: pa.Schema = ARROW_SCHEMA) -> pa.S
 
 
 def message_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield the messages of a run; nothing for the empty partition that Spark makes if there are no runs."""
+    """Yield the messages of a run, or nothing for the empty partition that Spark makes if there are no runs."""
     if isinstance(partition, SlotRun):
         with without_worker_trace():
             yield from read_run(partition, schema)
 
 
 def slot_batches(partition: InputPartition, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Yield a row for each slot of a run; nothing for the empty partition that Spark makes if there are no runs."""
+    """Yield a row for each slot of a run, or nothing for the empty partition that Spark makes without runs."""
     if isinstance(partition, SlotRun) and partition.slots:
         with without_worker_trace():
             catalog = open_catalog(partition.path, partition.url)
@@ -187,18 +190,18 @@ class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
         return publish_batches(self._options, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
-        """Log the files of bad rows, those of one batch for a stream."""
+        """Log the files of bad rows; for a stream, those of one batch."""
         if self._options.bad_records is not None:
             run = self._run if batchId is None else self._query_id() or self._run
             BadRecordLog(self._options.bad_records).commit(run, batchId or 0, _files(messages))
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int | None = None) -> None:
-        """Remove the bad rows of the successful tasks; published messages stay published."""
+        """Remove the files of bad rows; published messages stay published."""
         if self._options.bad_records is not None:
             BadRecordLog(self._options.bad_records).remove(_files(messages))
 
     def _query_id(self) -> str:
-        """Return the stream's id from its checkpoint, where it survives a restart; "" if the checkpoint has none."""
+        """Return the stream's id from its checkpoint, or "" if there is none. The id survives a restart."""
         if self._options.checkpoint is None:
             return ""
         try:

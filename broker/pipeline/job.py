@@ -1,4 +1,4 @@
-"""What all jobs share: arguments, progress, summary and exit codes.
+"""What all jobs share: arguments, progress, summary, and the choice of the Spark session.
 
 A job is `run_<job>(options, progress) -> Summary` for Python and `add_<job>(commands)` for the command line, both in
 broker/pipeline/jobs/<job>.py. The command's `run` checks its arguments and calls `carry_out`, which chooses the session
@@ -41,14 +41,13 @@ if TYPE_CHECKING:
     from broker.slot_files.seal_view import Lag
 
 ELSEWHERE_EVERY_S: Final = 5.0
-REFRESHES_PER_S: Final = 4  # on a terminal
+REFRESHES_PER_S: Final = 4  # of the progress line on a terminal
 
 
 class Progress:
-    """The amount of work done by a job, and its display.
+    """The amount of work done by a job, and its display. Any thread may report work.
 
     Shapes: `lag` is the remaining work, or None if it is unknown.
-    Invariant: any thread may call it; Spark reports its batches on a thread of its own.
     """
 
     def __init__(
@@ -69,7 +68,7 @@ class Progress:
         self._began = self._shown_at = clock()
         self._step = ""
         self._lock = threading.Lock()
-        self._status: Any = None  # on a terminal
+        self._status: Any = None  # the progress line on a terminal
         if not quiet and self._stream.isatty():
             from rich.console import Console
 
@@ -92,7 +91,7 @@ class Progress:
             self._show_progress()
 
     def say(self, line: str) -> None:
-        """Print a line that is not overwritten."""
+        """Unless the job is quiet, print a line that later progress does not overwrite."""
         with self._lock:
             if self._status is not None:
                 self._status.console.print(line, soft_wrap=True)
@@ -139,7 +138,7 @@ class Progress:
 
 Options = TypeVar("Options")
 LOCAL: Final = "local[*]"
-ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # this environment variable makes every command start the server
+ALWAYS_WARM: Final = "SLOTMQ_PIPELINE_WARM"  # commands start the server if this environment variable is 1
 RUNTIME: Final = "spark.sql."  # the prefix of settings that a session may change while Spark runs
 
 
@@ -188,14 +187,14 @@ def add_output(parser: argparse.ArgumentParser) -> None:
 
 
 def add_lake(parser: argparse._ActionsContainer, text: str, *, required: bool = True) -> None:
-    """Add the arguments that name a lake: a folder or s3://bucket/prefix; `text` is their help text."""
+    """Add the arguments that name a lake, a folder or s3://bucket/prefix; `text` is the help text of --lake."""
     add_value(parser, "--lake", "DIR|URL", text, type=_lake_argument, required=required)
     text = "for a lake at s3://, such as aws_endpoint_url=http://host:9000; default the AWS_ variables"
     add_value(parser, "--storage-option", "K=V", text, type=_storage_option, action="append")
 
 
 def add_broker(parser: argparse._ActionsContainer, data: str, server: str = "") -> None:
-    """Add the arguments that name a broker by its data folder or its HTTP server, each help text with its suffix."""
+    """Add --path, the broker's data folder, and --url, its HTTP server; `data` and `server` extend their help texts."""
     add_value(parser, "--path", "DIR", f"the broker's data folder{data}")
     url = "http(s)://user:password@host:15672"
     add_value(parser, "--url", "URL", f"the broker's HTTP server, {url}{server}", type=_url)
@@ -208,9 +207,9 @@ def _url(text: str) -> str:
 
 
 def options_of(kind: Callable[..., Options], arguments: argparse.Namespace, **found: Any) -> Options:
-    """Return the options of a job: the values in `found`, and for all other fields the arguments of the same name.
+    """Return the options of a job, a dataclass `kind`: the values in `found`, else the arguments of the same names.
 
-    Shapes: `kind` is a dataclass; its field `spark`, if it has one, becomes a function that starts Spark.
+    Shapes: by default, the field `spark` is a function that starts Spark.
     """
     for name in (each.name for each in fields(cast("Any", kind))):
         if name == "spark":
@@ -238,7 +237,7 @@ def open_lake(place: Path | str, version: int | str | None = None) -> Lake:
 
 
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file that appears only once it is complete. Raises: JobFailed."""
+    """Write a file that appears only when it is complete. Raises: JobFailed."""
     writing = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         write(writing)
@@ -266,7 +265,7 @@ def path_argument(text: str) -> Path:
 
 
 def spark_of(arguments: argparse.Namespace) -> SparkSession:
-    """Return the session that `carry_out` chose; on a server it ends with this process. Raises: JobFailed (NO_JAVA)."""
+    """Return the session that `carry_out` chose; a session on a server ends with this process. Raises: JobFailed."""
     chosen: SessionChoice = arguments.session
     conf = dict(arguments.conf)
     if chosen.server is not None:
@@ -281,7 +280,7 @@ def spark_of(arguments: argparse.Namespace) -> SparkSession:
     made = session(master=arguments.master or LOCAL, conf=conf, app=chosen.app, formats=False)
     if SparkLog.current is not None:
         SparkLog.current.take_root_logger()
-    # Spark's own handler calls the JVM to cancel jobs, possibly during another call. The JVM ends with this process.
+    # Spark's own handler would call the JVM to cancel jobs, even during another call. The JVM ends with this process.
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
     return made
@@ -292,7 +291,7 @@ def carry_out(
 ) -> int:
     """Run a command's job, show progress and summary, and return the exit code; a failure is printed without a trace.
 
-    Shapes: `engine` says whether the job uses Spark; if so, the first line names the session.
+    Shapes: `engine` is False for a job that could use Spark, but does not.
     Raises: BadUsage, SettingsError, Unanswered, which the command line reports itself.
     """
     progress = Progress(name, quiet=arguments.quiet)
@@ -318,7 +317,7 @@ def carry_out(
 
 @dataclass(frozen=True, slots=True)
 class SessionChoice:
-    """The Spark server to use, or the reason for a session of the job's own."""
+    """The Spark server that a job uses, or the reason why it starts a Spark of its own."""
 
     server: ServerState | None
     why: str = ""
@@ -332,9 +331,9 @@ class SessionChoice:
 
 
 def choose_session(arguments: argparse.Namespace) -> SessionChoice:
-    """Return the Spark that the arguments of `add_spark` request; start a server if they request that.
+    """Choose the Spark of a job by the arguments of `add_spark`, and start the server if they request it.
 
-    Raises: JobFailed; ServerRefused if a requested server is not available.
+    Raises: JobFailed; ServerRefused if --warm requests a server that cannot be used.
     """
     warm = arguments.warm or os.environ.get(ALWAYS_WARM, "") == "1"
     own = _own_session_reason(arguments)
@@ -359,7 +358,7 @@ def choose_session(arguments: argparse.Namespace) -> SessionChoice:
 
 
 def _own_session_reason(arguments: argparse.Namespace) -> str:
-    """Return the argument that a running server cannot satisfy, or "" if there is none."""
+    """Return an argument that a running server cannot satisfy, or "" if there is none."""
     if arguments.cold:
         return "--cold"
     if arguments.master is not None:

@@ -29,12 +29,12 @@ FLAGS: Final = {"true": True, "false": False}
 # One slash is enough, as `str(Path("s3://bucket"))` is "s3:/bucket". A single letter is a drive, not a scheme.
 URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
 UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-FIRST_MS: Final = 0  # no message is older
+FIRST_MS: Final = 0  # no message has an earlier time
 _AGO: Final = re.compile(r"(\d{1,9})([smhd])")
 
 
 class GivenOptions:
-    """The options given to a format, without Spark's own. Every method raises `refused` for an invalid value."""
+    """The options given to a format, without Spark's own. An invalid value raises `refused`."""
 
     def __init__(
         self,
@@ -43,9 +43,9 @@ class GivenOptions:
         refused: type[PipelineFault],
         hidden: Sequence[str] = (),
     ) -> None:
-        """Check the names. Shapes: `hidden` options are accepted too, but not named in errors.
+        """Check the names. Shapes: `hidden` options are accepted too, but errors do not list them.
 
-        Raises: `refused` for an unknown name, and for a table of a catalog.
+        Raises: `refused` for an unknown name, and for the options of CREATE TABLE.
         """
         if CATALOG_OPTIONS.issubset(map(str.lower, options)):
             raise refused(NO_TABLE)
@@ -75,7 +75,7 @@ class GivenOptions:
         return default if math.isnan(number) else int(number)
 
     def number(self, name: str, default: float, least: float, most: float, *, whole: bool = False) -> float:
-        """Return a number from `least` to `most`; `default` if it was not given."""
+        """Return a number from `least` to `most`, or `default` if the option was not given."""
         text = self._given.get(name)
         if text is None:
             return default
@@ -93,7 +93,7 @@ class GivenOptions:
 def local_path(name: str | Path, refused: type[PipelineFault] = LakeRefused) -> Path:
     """Return the path that a text or a file: URL names.
 
-    Raises: `refused` for any other URL, because `Path` would make it a folder named `s3:` in the current folder.
+    Raises: `refused` for any other URL, which `Path` would take for a relative path.
     """
     text = str(name)
     found = URL.match(text)
@@ -126,7 +126,7 @@ def instant_ms(instant: Instant, now_ms: int) -> int | None:
 
 
 def now_ms() -> int:
-    """Return the current time of the system clock."""
+    """Return the current time in milliseconds since 1970."""
     return time.time_ns() // 1_000_000
 
 

@@ -1,4 +1,4 @@
-"""The selection of a lake's messages that a job works on, with the same arguments for all jobs."""
+"""The selection of a lake's messages that a job works on, and its arguments, which several jobs share."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ NOT_WORD: Final = re.compile(r"([^0-9A-Za-z_])")
 class Selection:
     """A selection of a lake's messages.
 
-    Shapes: `since` and `until` are times as the lake parses them; `queues` are names of queues and taps, or () for
-    all; `pattern` is a topic pattern for routing keys; `where` is an SQL condition on the columns of messages.
+    Shapes: `since` and `until` are times as `instant_ms` parses them; `queues` are names of queues and taps, or ()
+    for all; `pattern` is a topic pattern for routing keys; `where` is an SQL condition on the columns of messages.
     """
 
     lake: Path | str
@@ -41,7 +41,7 @@ class Selection:
     vhost: str | None = None
 
     def messages(self, spark: SparkSession, columns: Sequence[str] | None = None) -> DataFrame:
-        """Return the selected messages. Raises: JobFailed (USAGE) for a missing lake, a wrong time or condition."""
+        """Return a frame of the selected messages. Raises: JobFailed."""
         lake = open_lake(self.lake)
         with restated(LakeRefused, JobRefused):
             frame = lake.messages(spark, since=self.since, until=self.until)
@@ -51,7 +51,7 @@ class Selection:
     def of(self, frame: DataFrame) -> DataFrame:
         """Return the messages of a frame that match vhost, queues, pattern and condition.
 
-        Raises: JobFailed (USAGE) for a condition that is not valid SQL for these columns.
+        Raises: JobFailed if the condition is not valid SQL for these columns.
         """
         if self.vhost is not None:
             frame = frame.where(F.col("vhost") == self.vhost)
@@ -92,14 +92,14 @@ def selection_of(arguments: argparse.Namespace) -> Selection:
 
 
 def check_instants(*instants: str | None) -> None:
-    """Check times before the slow start of Spark. Raises: BadUsage for an invalid one."""
+    """Check times, so that an error is reported before the slow start of Spark. Raises: BadUsage."""
     with restated(LakeRefused, BadUsage):
         for instant in instants:
             instant_ms(instant, now_ms())
 
 
 def pattern_regex(pattern: str) -> str:
-    """Return a topic pattern as a regular expression for keys with a dot before each word; the empty key has none."""
+    """Return a topic pattern as a regular expression for keys in which a dot precedes each word."""
     pieces = []
     for word in parse_pattern(pattern).words:
         if word == STAR:

@@ -1,4 +1,4 @@
-"""`slotmq pipeline archive`: copy the slots of taps into a lake, each message once, then release them."""
+"""`slotmq pipeline archive`: copy the messages of taps into a lake, each once, and release their slots."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class ArchiveOptions:
     """The source and the target of an archive.
 
     Shapes: either `path`, a data folder, or `url`, http(s)://user:password@host:15672, is set; `taps` are names or
-    globs, or () for all; with `follow`, setting `stop` ends the archive.
+    globs, or () for all; setting `stop` ends the archive after the current batch.
     """
 
     spark: Callable[[], SparkSession]
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check_cursor(name: str) -> None:
-    """Check that a name is valid for a folder, and for a cursor of the broker. Raises: BadUsage."""
+    """Check that the lake and the broker accept a name for a cursor. Raises: BadUsage."""
     if "/" in name or name.startswith("."):
         raise BadUsage(f"--cursor {name!r} cannot be the name of a folder")
     if not name.isprintable() or not 1 <= len(name.encode()) <= CURSOR_MAX_BYTES:
@@ -120,7 +120,7 @@ def _check_cursor(name: str) -> None:
 
 
 def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
-    """Archive, and return the summary. Raises: JobFailed, with GAP if messages are lost."""
+    """Archive the messages, and return the summary. Raises: JobFailed, with the code GAP if messages are lost."""
     with faults_fail_the_job():
         catalog = open_catalog(options.path, options.url)
         catalog.view()  # fail before a lake is created if the broker cannot be reached
@@ -153,7 +153,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 
 
 def _check_taps(options: ArchiveOptions) -> None:
-    """Check that taps given by name exist: an archive of a misspelt tap could not be resumed with the right one."""
+    """Check that taps given by name exist, as an archive cannot be resumed with other names. Raises: SourceRefused."""
     source = SlotSource(_slot_options(options))
     with closing(source.catalog):
         source.check_taps(source.catalog.view())
@@ -165,7 +165,7 @@ def _slot_options(options: ArchiveOptions) -> dict[str, str]:
 
 
 def _copy_batches(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun, progress: Progress) -> None:
-    """Copy batch by batch, up to the slots that currently exist or, with `follow`, until stopped."""
+    """Copy batches until all slots that exist now are in the lake or, with `follow`, until stopped."""
     stop = options.stop or threading.Event()
     limits = {"maxBytesPerTrigger": str(options.batch_bytes), "maxSlotsPerTrigger": str(BATCH_SLOTS)}
     stream = SealStream({**_slot_options(options), **limits, "failOnGap": str(not options.allow_gap)})
@@ -190,9 +190,9 @@ def _copy_batches(spark: SparkSession, options: ArchiveOptions, run: ArchiveRun,
 
 @contextmanager
 def _stop_on_signal(stop: threading.Event, follow: bool) -> Iterator[None]:
-    """Let Ctrl-C and SIGTERM, which a service manager sends, end an archive with `follow` after its current batch.
+    """Let Ctrl-C and SIGTERM end an archive with `follow` after its current batch.
 
-    The handler that Spark installs would interrupt a call to the JVM.
+    Otherwise they could interrupt a call to the JVM.
     """
     if not follow or threading.current_thread() is not threading.main_thread():
         yield

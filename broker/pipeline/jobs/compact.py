@@ -20,7 +20,7 @@ MEGABYTE: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class CompactOptions:
-    """The files to compact. Shapes: `day` is a date, or None for all; replaced files are deleted after `keep_days`."""
+    """The files to compact. Shapes: `day` is a date, or None for all; replaced files are kept for `keep_days`."""
 
     lake: Path | str
     day: str | None = None
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_compact(options: CompactOptions, progress: Progress) -> Summary:
-    """Compact, and return the summary; an archive may run at the same time. Raises: JobFailed."""
+    """Compact a lake, and return the summary; an archive may run at the same time. Raises: JobFailed."""
     lake = open_lake(options.lake)
     progress.step("compacting")
     before = lake.files()

@@ -1,4 +1,4 @@
-"""`slotmq pipeline deadletters`: report why messages were dead-lettered, and republish those of a lake."""
+"""`slotmq pipeline deadletters`: report why messages were dead-lettered, and republish dead letters from a lake."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class DeathFilter:
     died_in: tuple[str, ...] = ()
 
     def __call__(self, death: PastDeath | None) -> bool:
-        """Return whether a message matches; a message that is not a dead letter never does."""
+        """Return whether a message with this latest death matches; a message without a death does not."""
         if death is None or (self.reasons and death.reason not in self.reasons):
             return False
         return not self.died_in or death.queue in self.died_in
@@ -138,7 +138,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
-    """Group the dead letters, and replay them if requested. Raises: JobFailed."""
+    """Group the dead letters, republish them if requested, and return the summary. Raises: JobFailed."""
     if options.to is not None:
         check_reachable(options.to)
     progress.step("starting Spark")
@@ -166,10 +166,10 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
 
 
 def group_deaths(frame: DataFrame, wanted: DeathFilter) -> list[dict[str, Any]]:
-    """Return the dead letters of a frame by reason, queue and original route, the largest group first.
+    """Group the dead letters of a frame by reason, queue and original route; return the largest group first.
 
-    Shapes: `found_in` is the queue that contains them, `died_in` the queue of their latest death; `sample` is the
-    latest of them.
+    Shapes: `found_in` is the queue that contains the messages, `died_in` the queue of their latest death; `sample` is
+    the newest message.
     """
 
     def deaths(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -218,7 +218,7 @@ def chosen_deaths(batch: pa.RecordBatch, wanted: DeathFilter) -> tuple[pa.Record
 
 
 def revived_rows(wanted: DeathFilter, into: str) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """Return the task that turns selected dead letters with COLUMNS into messages to publish, and drops others."""
+    """Return the task that turns rows with COLUMNS into messages to publish; it keeps only selected dead letters."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         alone = into == QUEUE
@@ -264,7 +264,7 @@ def _group(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def lines_of(values: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the groups as lines of text."""
+    """Yield the total and the groups as lines of text."""
     yield f"{values['messages']:,} dead letters"
     for group in values["groups"][:LINES_MAX]:
         again = f", {group['replayed']:,} replayed before" if group["replayed"] else ""

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 ROWS: Final = 500_000
 GROUPS: Final = 97
 PACKAGES: Final = ("pyspark", "pyarrow", "deltalake", "pandas", "numpy")
-MEMORY_NEEDED_BYTES: Final = 2 << 30  # the JVM's gigabyte, a driver and two workers
+MEMORY_NEEDED_BYTES: Final = 2 << 30  # for the JVM, the driver and two workers
 SPACE_NEEDED_BYTES: Final = 1 << 30
 PANDAS_BELOW: Final = 3
 
@@ -49,7 +49,7 @@ class Machine:
 
     @property
     def missing(self) -> list[str]:
-        """The packages of the extra that are not installed."""
+        """The required packages that are not installed."""
         return [name for name, found in self.packages.items() if found is None]
 
     @property
@@ -102,7 +102,7 @@ def _cgroup_left_bytes() -> int | None:
 
 
 def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
-    """Return the memory available to new programs, limited to `left_bytes`."""
+    """Return the memory available to new programs, at most `left_bytes`, or None if it is unknown."""
     for line in meminfo.splitlines():
         name, _, value = line.partition(":")
         if name == "MemAvailable":
@@ -113,7 +113,7 @@ def memory_bytes(meminfo: str, left_bytes: int | None) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class DoctorOptions:
-    """How Spark is started, and the size of the small job, which needs `spark`, all packages and a supported Java."""
+    """The small job: a function that starts Spark, or None to run no job, and the number of rows."""
 
     spark: Callable[[], SparkSession] | None = None
     rows: int = ROWS
@@ -133,7 +133,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_doctor(options: DoctorOptions, progress: Progress) -> Summary:
-    """Return the findings. The exit code is OK if the packages and a supported Java exist, and a job succeeds."""
+    """Examine the machine, run the small job if requested, and return the findings."""
     machine, found = inspect_machine(), java.search(os.environ)
     values: dict[str, Any] = {**asdict(machine), "warnings": machine.warnings, **_java_values(found), "job": None}
     del values["shell"]
@@ -169,7 +169,7 @@ def _try_out(start: Callable[[], SparkSession], rows: int, progress: Progress) -
 
 
 def count_rows(spark: SparkSession, rows: int) -> None:
-    """Send rows through Python workers and a shuffle. Raises: JobFailed if any are lost."""
+    """Send rows through Python workers and a shuffle, and count them. Raises: JobFailed if the number is wrong."""
 
     def same(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield from batches

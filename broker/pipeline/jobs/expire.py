@@ -18,10 +18,10 @@ from broker.pipeline.options import instant_ms, now_ms
 
 @dataclass(frozen=True, slots=True)
 class ExpireOptions:
-    """The messages to delete: those that meet all conditions.
+    """The conditions that all messages to delete meet.
 
-    Shapes: `older` is a time as the lake parses it, of which only the day counts: messages of earlier days are deleted;
-    None and () set no condition.
+    Shapes: `older` is a time as `instant_ms` parses it, and selects the messages of earlier days (UTC); None and () set
+    no condition.
     """
 
     lake: Path | str
@@ -56,7 +56,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def conditions(options: ExpireOptions) -> tuple[str, str | None]:
-    """Return the SQL conditions for messages and for bad records, or None for the latter if keys are given."""
+    """Return the SQL conditions for messages and, without keys, for bad records. Raises: LakeRefused."""
     found = []
     before_ms = instant_ms(options.older, now_ms())
     if before_ms is not None:
@@ -74,7 +74,7 @@ def _texts(values: Sequence[str]) -> str:
 
 
 def run_expire(options: ExpireOptions, progress: Progress) -> Summary:
-    """Delete, and return the summary; an archive may run at the same time. Raises: JobFailed."""
+    """Delete the messages, and return the summary; an archive may run at the same time. Raises: JobFailed."""
     lake = open_lake(options.lake)
     messages, bad = conditions(options)
     progress.step("deleting")

@@ -47,8 +47,8 @@ class QueryOptions:
     """A query and its source.
 
     Shapes: one of `lake`, `path` and `url` is set; the view `messages` contains the messages, and for a lake the view
-    `bad` the unreadable records. `limit` is the number of rows shown, or 0 for all. `version` is a number or a time of
-    the lake; `columns` are the comma-separated columns to read from slots, or None for all.
+    `bad` the unreadable records. `limit` is the number of rows shown, or 0 for all. `version` is a number or a time, or
+    None for the newest; `columns` are the comma-separated columns to read from slots, or None for all.
     """
 
     spark: Callable[[], SparkSession]
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _version(text: str) -> int | str:
-    """Return a version number, or a time as the Delta package parses it. Raises: BadUsage."""
+    """Return a version number, or a time in the form that the Delta package accepts. Raises: BadUsage."""
     if text.isdecimal():
         return int(text)
     with restated(LakeRefused, BadUsage, "--as-of: "):
@@ -121,7 +121,7 @@ def _version(text: str) -> int | str:
 
 
 def run_query(options: QueryOptions, progress: Progress) -> Summary:
-    """Run the query, and return the rows. Raises: JobFailed, with USAGE for SQL that is not valid for these columns."""
+    """Run the query, and return the rows. Raises: JobFailed, with the code USAGE for invalid SQL."""
     from broker.pipeline.formats import live_messages
 
     with faults_fail_the_job():

@@ -1,4 +1,4 @@
-"""`slotmq pipeline replay`: republish a selection of a lake, in order and each message once."""
+"""`slotmq pipeline replay`: republish a selection of a lake's messages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from broker.pipeline.sink.publishing import Pace, check_reachable, digest, publi
 from broker.pipeline.sink.rows import WINDOW_MAX, SinkOptions
 
 NO_PRODUCER: Final = "none"
-STATE_FOLDER: Final = "_jobs"  # a folder in the lake
+STATE_FOLDER: Final = "_jobs"  # in the lake's work folder
 REFUSED_FOLDER: Final = "unroutable"
 STEP_ROWS: Final = 250_000
 STEP_S: Final = 10.0  # the intended duration of a step, if a rate or speed is given
@@ -41,7 +41,7 @@ FORMAT: Final = 1
 class ReplayOptions:
     """The messages to publish, their destination and pace.
 
-    Shapes: `producer` "" derives a name from source and target, "none" publishes without sequence numbers.
+    Shapes: if `producer` is empty, a name is derived from the options; "none" publishes without sequence numbers.
     Units: `rate` is messages per second; `speed` 2.0 replays an hour in half an hour.
     """
 
@@ -105,7 +105,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
-    """Publish, and return the summary. Raises: JobFailed."""
+    """Publish the messages, and return the summary. Raises: JobFailed."""
     lake = open_lake(options.selection.lake)
     named = _identity(options)
     producer = options.producer or f"replay-{named}"
@@ -131,7 +131,7 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     if options.exchange is not None:
         frame = frame.withColumn("exchange", F.lit(options.exchange))
     if state.done < 0:
-        shutil.rmtree(refused_rows, ignore_errors=True)  # this run publishes again what an earlier one could not
+        shutil.rmtree(refused_rows, ignore_errors=True)  # this run publishes these messages again
     steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
     planned = sum(step.rows for step in steps)
     values["skipped"] = rows - planned
@@ -160,7 +160,7 @@ class BadReplayState(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The selected rows of one slot, or of all snapshots (seal 0): their number, and the first and the last time."""
+    """The selected rows of a slot: their number, first time and last time. All snapshots together have seal 0."""
 
     seal: int
     rows: int
@@ -170,7 +170,7 @@ class PlannedRows:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The seals from `first` to `last`, both inclusive, and the number of their rows."""
+    """The seals from `first` to `last`, both inclusive, and the number of selected rows in them."""
 
     first: int
     last: int
@@ -178,9 +178,9 @@ class Step:
 
 
 def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
-    """Return the steps after seal `done`: each one slot, or several if short enough for regular progress reports.
+    """Return the steps after seal `done`; a step has one slot, or several small ones.
 
-    Rows of snapshots, which have no seal, come first, and every run repeats them.
+    Rows of snapshots, which have no seal, are the first step, and every run repeats them.
     """
     limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
     steps: list[Step] = []
@@ -201,9 +201,9 @@ def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 
 
 @dataclass(slots=True)
 class ReplayState:
-    """How far one producer's replay has come, stored in a file that is replaced atomically.
+    """The position of one producer's replay, stored in a file that is replaced atomically.
 
-    Invariant: every message up to seal `done` is confirmed or recorded as refused.
+    Invariant: every selected message up to seal `done` is confirmed or recorded as refused.
     """
 
     path: Path
@@ -231,7 +231,7 @@ class ReplayState:
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
-    """Return the number of rows, and the first and last time, for each slot in a frame and for all snapshots."""
+    """Return the number and times of the rows of each slot in a frame."""
     times = F.unix_micros(F.col("ts"))
     found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")

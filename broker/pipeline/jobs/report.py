@@ -45,8 +45,8 @@ from broker.pipeline.source.catalog import open_catalog
 class ReportOptions:
     """The messages to report on, and the broker to compare with.
 
-    Shapes: `path` is a data folder and `url` an http(s) URL; the bindings are those of the broker running on `path`, or
-    those in the file `bindings`, if given. Without `output` no page is written.
+    Shapes: `path` is a data folder, `url` an http(s) URL, and `bindings` a file that replaces the bindings of the
+    running broker. Without `output`, no page is written.
     """
 
     spark: Callable[[], SparkSession]
@@ -84,7 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_report(options: ReportOptions, progress: Progress) -> Summary:
-    """Write the report, and return the summary. Raises: JobFailed."""
+    """Write the page, and return the report's values. Raises: JobFailed."""
     values = report_values(options, progress)
     if options.output is None:
         return Summary(values)
@@ -97,7 +97,7 @@ def run_report(options: ReportOptions, progress: Progress) -> Summary:
 
 
 def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
-    """Return the report's values, unknown ones as None. Raises: JobFailed. Cost: at most four passes over messages."""
+    """Return the report's values; unknown ones are None. Raises: JobFailed. Cost: at most four passes over messages."""
     lake = open_lake(options.selection.lake)
     topology, source, queues = _broker(options, progress)
     now_ms = options.now_ms()
@@ -138,7 +138,7 @@ def report_values(options: ReportOptions, progress: Progress) -> dict[str, Any]:
 def _broker(
     options: ReportOptions, progress: Progress
 ) -> tuple[Topology | None, str | None, list[dict[str, Any]] | None]:
-    """Return the topology, a description of its source, and the state of the queues. Raises: JobFailed (USAGE)."""
+    """Return the topology, a description of its source, and the state of the queues. Raises: JobFailed."""
     topology = source = queues = None
     with restated((BadBindings, BadTopology), JobRefused):
         if options.path is not None:
@@ -155,7 +155,7 @@ def _broker(
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the forecast, with the mean size on disk of a message in the whole lake."""
+    """Return the forecast, for which each message has the mean size on disk of the messages in the lake."""
     files = lake.files()
     return forecast(
         {int(day): count for day, count in found["by_day"].items()},

@@ -27,13 +27,13 @@ from broker.pipeline.routes.route_count import (
 from broker.pipeline.routes.topology import BadBindings, Topology, read_bindings, read_definitions
 from broker.pipeline.selection import Selection, add_selection, selection_of
 
-LINES_MAX: Final = 20  # shown of each kind; --json has more
+LINES_MAX: Final = 20  # printed for each kind; --json prints more
 TAP_QUEUE_PREFIX: Final = "amq.tap."
 
 
 @dataclass(frozen=True, slots=True)
 class RouteOptions:
-    """The messages and bindings to match; `today` is a topology to compare with, `rows` the output for the messages."""
+    """The messages and bindings to match; `today` is a topology to compare with, `rows` an output folder."""
 
     spark: Callable[[], SparkSession]
     selection: Selection
@@ -77,7 +77,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def running_topology(folder: str) -> Topology:
-    """Return the topology of the broker that runs on a data folder, transient queues included, without taps' queues.
+    """Return the topology of the broker that runs on a data folder, without the queues of taps.
 
     Raises: Unanswered if no broker runs there; BadBindings, BadTopology.
     """
@@ -89,7 +89,7 @@ def running_topology(folder: str) -> Topology:
 
 
 def run_route(options: RouteOptions, progress: Progress) -> Summary:
-    """Count the routes, and return the summary. Raises: JobFailed."""
+    """Count the routes, write the messages if requested, and return the summary. Raises: JobFailed."""
     open_lake(options.selection.lake)  # check the lake before Spark starts
     progress.step("starting Spark")
     spark = options.spark()
@@ -111,7 +111,7 @@ def count_frame(frame: DataFrame, topology: Topology, today: Topology | None = N
 
 
 def routed_rows(frame: DataFrame, topology: Topology) -> DataFrame:
-    """Return the messages that would reach a queue, each with an array of these queues."""
+    """Return the messages that would reach a queue, with a column that lists the queues of each."""
     topologies = named(topology)
     fields = [f"`{field.name}` {field.dataType.simpleString()}" for field in frame.schema.fields]
     asked = frame.withColumn(ROUTE_PROPERTIES, route_properties_column(topologies))

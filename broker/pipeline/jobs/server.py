@@ -58,7 +58,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_server(options: ServerOptions, progress: Progress) -> Summary:
-    """Perform the action, and return the state of the server. Raises: JobFailed, ServerRefused."""
+    """Perform the action, and return the state of the server. Raises: JobFailed."""
     place = files()
     match options.action:
         case "stop":

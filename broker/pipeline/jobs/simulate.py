@@ -111,7 +111,7 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def run_simulate(options: SimulateOptions, progress: Progress) -> Summary:
-    """Simulate all plans, and return the rows. Raises: JobFailed."""
+    """Simulate all plans, write the requested files, and return the rows. Raises: JobFailed."""
     progress.step("starting Spark")
     spark = options.spark()
     rows = simulate_plans(spark, options.plans, progress)
@@ -180,7 +180,7 @@ def simulate_plans(spark: SparkSession, plans: Sequence[SimulationPlan], progres
 
 @contextmanager
 def _progress_shown(spark: SparkSession, progress: Progress, what: str) -> Iterator[None]:
-    """Show the number of finished tasks within a context; a session over Connect does not know it."""
+    """Show the number of finished tasks within a context; a session over Connect cannot report it."""
     progress.step(f"0 {what}")
     if not hasattr(spark, "sparkContext"):
         yield

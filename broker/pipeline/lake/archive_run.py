@@ -1,4 +1,4 @@
-"""One run of an archive, without Spark: start, batches, the release of slots after each batch, and totals."""
+"""One run of an archive: its start, its batches, the release of slots after each batch, and its totals."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ RELEASE_AGAIN_S: Final = 2.0
 GAPS_SHOWN: Final = 3
 COMPACT_FILES: Final = 100
 COMPACT_BYTES: Final = 32_000_000
-BAD_MIN: Final = 10  # any share but 0% allows this many, because one message is a large share of a small batch
+BAD_MIN: Final = 10  # a share above 0% allows at least this many, because one message is a large share of a small batch
 SHARE: Final = re.compile(r"(\d{1,3}(?:\.\d{1,6})?)\s*%")
-KEEP_HOURS: Final = 6  # how long replaced files stay, for their readers
+KEEP_HOURS: Final = 6  # how long replaced files are kept for readers
 
 Tasks = Callable[[Callable[[Slots], Copied], Sequence[Slots]], list[Copied]]
 
 
 @dataclass(slots=True)
 class Totals:
-    """The totals of a run. Shapes: `lag` is None before the first measurement; `gaps` are those before the run."""
+    """The totals of a run. Shapes: `lag` is None before it is measured; `gaps` counts the gaps found at the start."""
 
     batches: int = 0
     files: int = 0
@@ -59,7 +59,7 @@ class Totals:
 
 
 class ArchiveRun:
-    """A running archive. From `begin` to `end` it is this machine's only run with this cursor and lake."""
+    """A running archive. From `begin` to `end` it holds a lock on its cursor and lake."""
 
     def __init__(
         self,
@@ -83,12 +83,12 @@ class ArchiveRun:
         self._max_bad = max_bad
         self._bad_limit = bad_limit(max_bad)
         self._lock: int | None = None  # the descriptor of the locked file; the lock ends with the process
-        self.note: ArchiveNote  # from `begin` on
+        self.note: ArchiveNote  # set by `begin`
         self._at = StreamOffset("", 0)  # the lake has everything up to this offset
         self._has_batch = False
-        self._interrupted: StreamOffset | None = None  # the end of a batch with only its bad records in the lake
-        self._begins: dict[TapName, int] = {}  # until the first batch: the seal after which each tap is archived
-        self._gaps_before = 0  # the last gap from before a new archive
+        self._interrupted: StreamOffset | None = None  # the end of a batch if the lake has only its bad records
+        self._begins: dict[TapName, int] = {}  # the seal after which the archive begins in each tap
+        self._gaps_before = 0  # the seal of the last gap known before the first batch
         self._say = say
         self._clock_s = clock_s
         self._released = -1  # the last seal reported to the broker
@@ -96,12 +96,12 @@ class ArchiveRun:
         self._release_at_s = 0.0  # when to retry after the broker did not answer
 
     def begin(self, *, allow_gap: bool = False, accept_restored: bool = False, take_over: bool = False) -> None:
-        """Start a new archive or resume an existing one; on a disk, remove the unfinished files of earlier runs.
+        """Start a new archive, or resume an existing one.
 
-        An archive starts over after the lake's last seal of each tap in two cases: with `take_over`, if another archive
-        has archived slots of its taps; with `accept_restored`, if the data folder has another history than the lake.
-        Raises: LakeRefused when the archive already runs, lacks rights, belongs to another store or other taps, or when
-            the history differs and that is not accepted; TapTaken; SlotGap; SourceRefused.
+        `allow_gap` accepts that messages are lost, `take_over` that another archive has written slots of the taps, and
+        `accept_restored` that the data folder was restored from a copy. In the last two cases the archive continues
+        after the slots that are in the lake.
+        Raises: LakeRefused, TapTaken, SlotGap, SourceRefused.
         """
         if not self._lock_cursor():
             raise LakeRefused(f"an archive with the cursor {self._cursor!r} already runs on {self.lake.place}")
@@ -148,7 +148,7 @@ class ArchiveRun:
         self._release()
 
     def _new(self, store: str, *, allow_gap: bool, accept_restored: bool) -> ArchiveNote:
-        """Write the note of a new archive, after checking that nothing is missing before its first batch."""
+        """Check for gaps before the first batch of a new archive, and write and return its note."""
         archived = self._archived(store, accept_restored=accept_restored)
         self._check_first(archived, allow_gap)
         skip: dict[str, dict[str, int]] = {}
@@ -162,7 +162,7 @@ class ArchiveRun:
         return self.lake.write_note(self._cursor, ArchiveNote(uuid.uuid4().hex, self._vhost, self._taps, skip, start))
 
     def _resumed(self, note: ArchiveNote, *, allow_gap: bool) -> ArchiveNote:
-        """Return the note of an archive, after checking that nothing is missing after its position."""
+        """Check for gaps after the position of an existing archive, and return its note."""
         at = self._at
         if self._has_batch:
             self._check_gaps([gap for gap in self.cursors.lost(at.seal) if gap.seal > at.gaps], allow_gap)
@@ -173,9 +173,9 @@ class ArchiveRun:
         return note if self._at == note.start else self.lake.write_note(self._cursor, replace(note, start=self._at))
 
     def _check_first(self, archived: Mapping[TapName, int], allow_gap: bool) -> None:
-        """Check that nothing is missing before the first batch, and record where it begins in each tap.
+        """Record the seal after which the archive begins in each tap, and check for gaps before its first batch.
 
-        Invariant: a gap that arises in the meantime is either checked here or refused by the stream.
+        Invariant: no gap is overlooked, because the stream checks all gaps after `_gaps_before`.
         """
         self._begins = self.cursors.begins(archived)
         self._gaps_before = max((gap.seal for gap in self.cursors.lost(0)), default=0)
@@ -195,7 +195,7 @@ class ArchiveRun:
             )
 
     def _superseded(self, note: ArchiveNote, *, accept_restored: bool, take_over: bool) -> str:
-        """Return why an archive must start over rather than resume from its position, or "" if it can resume."""
+        """Return why an archive cannot resume from its position, or "" if it can. Raises: LakeRefused, TapTaken."""
         view, at = self._catalog.view(), self._at
         for offset in filter(None, (at, self._interrupted)):
             if view.diverged(offset.seal, offset.incarnation):
@@ -213,7 +213,7 @@ class ArchiveRun:
         return ""
 
     def _taken(self, store: str) -> dict[TapName, int]:
-        """Return the last seal of each tap in the lake, in the store's current history."""
+        """Return, for each tap in the lake, the last seal that belongs to the store's current history."""
         view = self._catalog.view()
         return {
             tap: max(view.last_shared(seal, incarnation) for incarnation, seal in starts.items())
@@ -221,7 +221,7 @@ class ArchiveRun:
         }
 
     def _archived(self, store: str, *, accept_restored: bool) -> dict[TapName, int]:
-        """Return the last archived seal of each tap in the store's current history. Raises: LakeRefused."""
+        """Return the result of `_taken`. Raises: LakeRefused if the lake has another history that is not accepted."""
         view = self._catalog.view()
         for tap, starts in self.lake.archived(store).items():
             for incarnation, seal in starts.items():
@@ -230,7 +230,7 @@ class ArchiveRun:
         return self._taken(store)
 
     def _parted(self, seal: int) -> str:
-        """Return why the archive cannot resume after a seal that is not in the store's current history."""
+        """Return the error text for a seal in the lake that is not in the store's current history."""
         return parted_text(f"the lake {self.lake.place}", self._catalog.address, seal, self._catalog.view())
 
     def _check_gaps(self, gaps: Sequence[Gap], allow_gap: bool) -> None:
@@ -255,15 +255,15 @@ class ArchiveRun:
         return f"{total} had disappeared before they were archived: {named}{more}"
 
     def target(self, url: str | None = None) -> LakeTarget:
-        """Return the target of copying tasks, which read from the broker at a URL, else from the catalog's folder."""
+        """Return the target for tasks, which read slots from the broker at `url` or from the catalog's folder."""
         path = self._catalog.address if url is None else None
         return LakeTarget(self.lake.place, self.note.query, path, url, self.note.skip)
 
     def copy_batch(self, stream: SealStream, target: LakeTarget, tasks: Tasks) -> bool:
         """Copy and commit the next batch; return whether there was one. Raises: PipelineFault, exceptions of Spark.
 
-        Shapes: `tasks` runs a function on items in tasks and returns the results.
-        Invariant: a batch with only its bad records in the lake is repeated with the same slots.
+        Shapes: `tasks` calls a function for each item in a task of its own, and returns the results.
+        Invariant: if the lake has only the bad records of a batch, the batch is repeated with the same slots.
         """
         begin = self._at.to_json()
         interrupted = self._interrupted
@@ -275,9 +275,9 @@ class ArchiveRun:
         return True
 
     def commit(self, copied: Copied, end: StreamOffset) -> None:
-        """Add a batch and the archive's new position to the lake, in one transaction per table.
+        """Add a batch and the archive's new position to the lake, or discard the batch.
 
-        Raises: LakeRefused if too many messages are unreadable, or TapTaken; the files of the batch are removed first.
+        Raises: LakeRefused, for example if too many messages are unreadable; TapTaken.
         """
         batch = LakeBatch(self.note.query, end.seal, end.incarnation, copied)
         if copied.bad > self._bad_limit(copied.rows + copied.bad):
@@ -292,7 +292,7 @@ class ArchiveRun:
         self.totals.seal = end.seal
 
     def release_slots(self) -> Totals:
-        """Release the slots of the committed batches, and return the totals."""
+        """Release the slots of the committed batches if the broker answers, and return the totals."""
         totals = self.totals
         if totals.seal != self._released and self._clock_s() >= self._release_at_s:
             self._release()
@@ -340,7 +340,7 @@ class ArchiveRun:
 
 
 def bad_limit(text: str) -> Callable[[int], Fraction]:
-    """Return a function from a number of messages to how many of them may be unreadable.
+    """Return a function that maps a number of messages to the number of them that may be unreadable.
 
     Shapes: `text` is a number, such as 5, or a share, such as 0.1%. Raises: LakeRefused.
     """

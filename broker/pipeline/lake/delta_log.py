@@ -1,8 +1,8 @@
-"""The log of a Delta table on a local disk, made durable against power loss, which the Delta package does not ensure.
+"""The log of a Delta table on a local disk, with the syncs that the Delta package omits.
 
 The package renames an entry into place without a sync. Here an entry and the files that it adds are synced before a
-commit returns, and before another commit follows. So a power loss can damage only an archive's last entry, and entries
-of compactions and deletions after it. No reader has relied on those entries yet, and `repair` removes them.
+commit returns, and before another commit follows. So a power loss can damage only the newest entries, and `repair`
+removes them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PARQUET_MAGIC: Final = b"PAR1"
 
 
 class DeltaLog:
-    """The log of a table. A table without a folder is in a bucket, where written objects are durable and complete."""
+    """The log of a table; `table` is None for one in a bucket, where written objects are complete and durable."""
 
     def __init__(self, table: Path | None, disk: Disk) -> None:
         self._table = table or Path()
@@ -31,10 +31,9 @@ class DeltaLog:
         self._disk = disk
 
     def sync(self, version: int, after: int = -1) -> None:
-        """Sync an entry with the files that it adds, and the entries before it back to an archive's last one.
+        """Sync an entry and the files that it adds, and all earlier entries that may not be on disk.
 
-        Another program or a killed compaction may have left several entries without a sync; when an archive's entry was
-        written, all earlier ones were on disk. Shapes: the entries up to `after` are already on disk.
+        A killed compaction, for example, may leave one. Shapes: the entries up to `after` are on disk.
         """
         for path in reversed(list(self._unsynced(version, after))):
             for action in _actions(self._disk.read(path)):
@@ -47,7 +46,7 @@ class DeltaLog:
             self._disk.sync_folder(self._folder)
 
     def _unsynced(self, version: int, after: int) -> Iterator[Path]:
-        """Yield the entries that may not be on disk, the last one first."""
+        """Yield the entries that may not be on disk, the newest first; those before an archive's entry are on disk."""
         for number in range(version if self._local else after, after, -1):
             path = self._folder / f"{number:020}.json"
             if not path.exists():  # a checkpoint has replaced it
@@ -57,12 +56,12 @@ class DeltaLog:
                 return
 
     def written_ms(self, version: int) -> float | None:
-        """Return when an entry was written; None in a bucket, or if a checkpoint has replaced the entry."""
+        """Return when an entry was written, in milliseconds since 1970, or None if it is unknown."""
         path = self._folder / f"{version:020}.json"
         return path.stat().st_mtime * 1000 if self._local and path.exists() else None
 
     def sync_checkpoint(self) -> None:
-        """Sync the checkpoints; until then the entries that they replace must stay."""
+        """Sync the checkpoints; until this returns, the entries that they replace must not be removed."""
         if self._local:
             for name in self._names():
                 if name.endswith(CHECKPOINT) or name == LAST_CHECKPOINT:
@@ -70,7 +69,7 @@ class DeltaLog:
             self._disk.sync_folder(self._folder)
 
     def repair(self) -> list[str]:
-        """Remove log files that a power loss left incomplete, and all later entries; return their names."""
+        """Remove what a power loss damaged in the log, and all later entries; return the names of the files."""
         if not self._local:
             return []
         removed = {name for name in self._names() if name.endswith(CHECKPOINT) and not self._is_complete(LOG, name)}
@@ -97,9 +96,9 @@ class DeltaLog:
     def _is_torn(self, name: str, later: set[str]) -> bool:
         """Return whether an entry is incomplete, or replaces files that still exist by incomplete files.
 
-        An archive's files are on disk before their entry, so a power loss cannot have damaged them. `later` are the
-        files that later entries replaced or deleted. They may be missing, because a killed vacuum removes only some of
-        them, and a repair must not restore deleted rows. A complete entry adds the files that it removes to `later`.
+        An entry that only adds files is not examined further, because an archive syncs its files before their entry.
+        Shapes: `later` are the files that later entries removed, which a vacuum may have deleted; a complete entry adds
+            the files that it removes.
         """
         try:
             actions = list(_actions(self._disk.read(self._folder / name)))

@@ -36,8 +36,8 @@ LAKE_NAMES: Final = frozenset({"messages", "bad", TAPS, ARCHIVES, "_jobs", "unro
 LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.threshold"
 GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark treats a path with these characters as a pattern
 LISTED_BY_DRIVER: Final = 10_000  # up to this many files are listed by the driver, because a Spark job costs more
-OBJECT_ROWS: Final = 10_000  # in a batch that a task reads from a bucket
-OBJECT_TASKS: Final = 4  # for each task that can run at the same time
+OBJECT_ROWS: Final = 10_000  # the rows of a batch that a task reads from a bucket
+OBJECT_TASKS: Final = 4  # a read has this many tasks for each one that can run at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class ArchiveNote:
     """The description of an archive.
 
     Shapes: `query` is the archive's name in the log; `taps` are names or globs, or () for all; `start` is where
-        the archive began, and `skip` is, by vhost and tap, the last seal in the lake at that time.
+        the archive began, and `skip` maps vhost and tap to the last seal that the lake had at that time.
     """
 
     query: str
@@ -56,7 +56,7 @@ class ArchiveNote:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Return the description that a note contains. Raises: KeyError, TypeError, SourceRefused."""
+        """Return the description in a parsed note. Raises: KeyError, TypeError, AttributeError, SourceRefused."""
         names = {name: found[name] for name in cls.__slots__}
         return cls(**{**names, "taps": tuple(found["taps"]), "start": StreamOffset.from_json(found["start"])})
 
@@ -67,8 +67,8 @@ class ArchiveNote:
 class Lake:
     """A lake; `create` makes a new one if there is none.
 
-    Shapes: `version`, a number or a time of the table `messages`, selects the messages of that moment.
-    Raises: LakeRefused if there is no lake or no such version, or none can be created at this place.
+    Shapes: `version` is a number or a time of the table `messages`, or None for the newest version.
+    Raises: LakeRefused if the lake or the version does not exist, or the lake cannot be created.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class Lake:
         elif not self.message_table.exists:
             self._refuse("for it has no table of messages")
         elif version is not None:
-            self.message_table.load()  # a missing version is refused here
+            self.message_table.load()  # raises LakeRefused if the version does not exist
 
     def _create(self) -> None:
         try:
@@ -110,10 +110,10 @@ class Lake:
     # ---- writing
 
     def commit(self, batch: LakeBatch) -> bool:
-        """Add a batch whose files are on disk; return whether it is new. The files of a repeated batch are removed.
+        """Add a batch whose files are on disk, or discard it if the lake has it already; return whether it was added.
 
-        Bad records are committed first, so a batch in the table of messages is complete.
-        Raises: LakeRefused, after removing the files that no log names.
+        Bad records are committed first, so that a batch in the table of messages is complete.
+        Raises: LakeRefused, TapTaken, after discarding the batch.
         """
         copied, made = batch.copied, False
         try:
@@ -129,12 +129,12 @@ class Lake:
         return made
 
     def discard(self, batch: LakeBatch) -> None:
-        """Remove the files of a batch that is in no table."""
+        """Remove those files of a batch that no log names."""
         self.message_table.discard(batch.copied.files)
         self.bad_table.discard(batch.copied.bad_files)
 
     def note_taps(self, branches: Iterable[Branch]) -> None:
-        """Record the taps of a coming commit: a table answers whether it has a tap, but does not list its taps."""
+        """Record the taps of the next commit, because the Delta package cannot list the taps of a table."""
         for branch in branches:
             name = f"{branch[0]}-{hashlib.sha256(json.dumps(branch).encode()).hexdigest()[:16]}.json"
             if name not in self.disk.list(self.place.root / TAPS):
@@ -145,7 +145,7 @@ class Lake:
         self.disk.write_whole(self.place.root / folder / name, json.dumps(value, ensure_ascii=False).encode())
 
     def _branches(self, store: str) -> list[Branch]:
-        """Return the branches of a store in the lake. Cost: the file of a branch never changes, and is read once."""
+        """Return the branches of a store in the lake. Cost: each branch's file is read once, as it never changes."""
         folder, known = self.place.root / TAPS, self._known_branches
         names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
         for name in names:
@@ -154,7 +154,7 @@ class Lake:
         return [known[name] for name in names]
 
     def archived(self, store: str) -> dict[tuple[str, str], dict[str, int]]:
-        """Return, for each tap of a store (vhost and name), the last seal in the lake by start of the broker."""
+        """Return the last seals of a store in the lake. Shapes: {(vhost, tap): {incarnation: seal}}."""
         found: dict[tuple[str, str], dict[str, int]] = {}
         seals = self.message_table.last_seals(self._branches(store))
         for (_, incarnation, vhost, tap), seal in seals.items():
@@ -185,7 +185,7 @@ class Lake:
         return self._last_offset(self.message_table, note)
 
     def interrupted(self, note: ArchiveNote, at: StreamOffset) -> StreamOffset | None:
-        """Return the end of a batch after `at` with only its bad records in the lake, or None if there is none."""
+        """Return the end of the batch after `at` if the lake has only its bad records, else None."""
         bad = self._last_offset(self.bad_table, note)
         return bad if bad is not None and bad.seal > at.seal else None
 
@@ -202,9 +202,9 @@ class Lake:
     def messages(
         self, spark: SparkSession, since: Instant = None, until: Instant = None, columns: Sequence[str] | None = None
     ) -> DataFrame:
-        """Return the messages with since <= ts < until in this version's columns, null where an older file lacks one.
+        """Return a frame of the messages with since <= ts < until; columns that a file lacks are null.
 
-        The frame shows the lake of this moment, without later commits. Cost: files of other days are not opened.
+        Later commits do not change the frame. Raises: LakeRefused. Cost: files without such times are not opened.
         """
         first_ms, end_ms = self._bounds(since, until)
         wanted = list(dict.fromkeys([*(columns or COLUMNS), "ts"]))
@@ -237,12 +237,12 @@ class Lake:
     # ---- maintenance
 
     def compact(self, target_bytes: int, day: str | None = None) -> Mapping[str, Any]:
-        """Compact the small files of all days or of one day, and return the figures for the messages."""
+        """Compact the small files of all days or of one day, and return the figures of the table of messages."""
         self.bad_table.compact(target_bytes, day)
         return self.message_table.compact(target_bytes, day)
 
     def vacuum(self, keep_hours: int) -> int:
-        """Remove files replaced over `keep_hours` ago, whose readers then fail, and orphans; return how many."""
+        """Remove files that were replaced more than `keep_hours` ago, and abandoned files; return how many."""
         return self.message_table.vacuum(keep_hours) + self.bad_table.vacuum(keep_hours)
 
 

@@ -50,7 +50,7 @@ class Disk:
             os.close(descriptor)
 
     def link(self, source: Path, target: Path) -> bool:
-        """Give a file a second name; return whether that name was free."""
+        """Create a hard link to a file; return False if the target exists."""
         try:
             os.link(source, target)
         except FileExistsError:
@@ -69,7 +69,7 @@ class Disk:
         return True
 
     def read(self, path: Path) -> bytes:
-        """Return a whole file. Raises: FileNotFoundError."""
+        """Return the contents of a file. Raises: FileNotFoundError."""
         return path.read_bytes()
 
     def list(self, folder: Path) -> list[str]:
@@ -101,7 +101,7 @@ class Disk:
 
 
 class ObjectDisk(Disk):
-    """The same operations for the objects of a bucket, with paths below a URL. Closing a file makes it durable."""
+    """The operations on objects of a bucket, with paths below a URL. Links and renames are not supported."""
 
     def __init__(self, uri: str, options: Mapping[str, str]) -> None:
         from deltalake.fs import DeltaStorageHandler
@@ -152,7 +152,7 @@ class LakePlace:
 
     @classmethod
     def of(cls, name: str | Path | LakePlace) -> LakePlace:
-        """Return the place of a path or a URL, with the options in this process's environment.
+        """Return the place of a path or a URL; the options for a bucket are read from the environment.
 
         Raises: LakeRefused for a place that cannot be a lake.
         """

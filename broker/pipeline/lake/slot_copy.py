@@ -1,9 +1,8 @@
 """Copy slots to Parquet files within a task, one file per day, and report the files.
 
-Message bytes go from the slot file into Arrow and from there into Parquet, not through Spark. The rows of a queue are
-adjacent and in order, so that readers can skip row groups by their minimum and maximum. Bodies have no statistics,
-because queries do not compare them. Columns of repeated keys and names have a dictionary; ids and times are stored as
-differences.
+Message bytes pass from the slot file through Arrow into Parquet, not through Spark. The rows of a queue are adjacent
+and in order, so that readers can skip row groups by their minimum and maximum. Only columns that queries often compare
+have statistics.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ COMPARED_COLUMNS: Final = ("vhost", "queue", "slot", "seal", "offset", "ts", "ex
 
 @dataclass(frozen=True, slots=True)
 class NewFile:
-    """A file on disk that no log names yet.
+    """A file on disk that can be added to the log of a table.
 
     Shapes: `path` is relative to the table's folder; `date` is the date of its rows, such as 2026-11-20; `stats` are
         Delta's statistics as JSON.
@@ -125,7 +124,7 @@ class ParquetFile:
 
 
 def stats_of(metadata: Any) -> str:
-    """Return the statistics of compared columns as in Delta's log: minimum, maximum and null count."""
+    """Return the statistics of a Parquet file, with the bounds of the compared columns, as JSON for Delta's log."""
     minimum: dict[str, Any] = {}
     maximum: dict[str, Any] = {}
     nulls: dict[str, int] = {}
@@ -148,9 +147,9 @@ def _plain(value: Any) -> Any:
 
 
 class DayFiles:
-    """New files in a table's folder, one per day, that no log names yet; an exception inside `with` removes them.
+    """New files in a table's folder, one for each day; an exception inside `with` removes them.
 
-    Shapes: batches have a column `ts`.
+    Shapes: batches have a column `ts`, from which the day is taken.
     """
 
     def __init__(self, disk: Disk, table: Path, writer: str, schema: pa.Schema) -> None:
@@ -204,7 +203,7 @@ Slots = Sequence[SlotHandle]
 
 @dataclass(slots=True)
 class Copied:
-    """A task's report for the commit. Shapes: `seals` maps each branch to its first and last seal."""
+    """The report of one or more tasks for a commit. Shapes: `seals` maps each branch to its first and last seal."""
 
     files: tuple[NewFile, ...] = ()
     bad_files: tuple[NewFile, ...] = ()
@@ -223,7 +222,7 @@ class Copied:
         return both
 
     def note_seals(self, branch: Branch, first: int, last: int) -> None:
-        """Extend the seals of a branch by a range of seals."""
+        """Record that a branch has the seals from `first` to `last`."""
         known = self.seals.get(branch, (first, last))
         self.seals[branch] = (min(known[0], first), max(known[1], last))
 
@@ -237,8 +236,8 @@ class Copied:
 class LakeTarget:
     """The lake into which tasks copy slots. It is pickled and sent to each task.
 
-    Shapes: either `path`, the broker's absolute data folder, or `url` is set; `skip` is, by vhost and tap, the last
-        seal in the lake before the archive began; tests set `disk`.
+    Shapes: either `path`, the absolute path of the broker's data folder, or `url` is set; `skip` maps vhost and tap to
+        the last seal that is not copied; tests set `disk`.
     """
 
     lake: LakePlace
@@ -264,10 +263,7 @@ class LakeTarget:
 
 
 class SlotCopy(ExitStack):
-    """Copy slots into a lake, with one file per day; an exception inside `with` removes the files.
-
-    Invariant: no log names the files yet. Two copies of the same slots have equal rows in differently named files.
-    """
+    """Copy slots into new files of a lake, which no log names yet; an exception inside `with` removes the files."""
 
     def __init__(self, disk: Disk, lake: Path, query: str, open_slot: Callable[[SlotHandle], SlotView]) -> None:
         super().__init__()
@@ -278,7 +274,7 @@ class SlotCopy(ExitStack):
         self._done = Copied()
 
     def copy(self, slots: Iterable[SlotHandle]) -> None:
-        """Copy the readable rows of slots, and record all others as bad. Raises: SlotMissing.
+        """Copy the readable rows of slots, and record all others as bad. Raises: SlotMissing, SourceRefused.
 
         Cost: small slots are decoded together, because each decoding costs a millisecond and 30 KB.
         """
@@ -295,7 +291,7 @@ class SlotCopy(ExitStack):
                     self._record_bad(slot, str(view))
 
     def _opened(self, slot: SlotHandle) -> SlotView | BadSlotFile | SlotDamaged:
-        """Count a slot, and return its view, or the error if it cannot be read."""
+        """Count a slot, and return its view, or the error if it is damaged."""
         done = self._done
         done.note_seals((slot.store, slot.incarnation or "", slot.vhost, slot.queue), slot.seal, slot.seal)
         done.slots += 1
@@ -328,7 +324,7 @@ class SlotCopy(ExitStack):
             rows.page_out()
 
     def _record_bad(self, slot: SlotHandle, reason: str, **row: Any) -> None:
-        """Record an unreadable row, given by its columns of BAD_SCHEMA, or without them the whole slot."""
+        """Record an unreadable row, described by the columns in `row`, or the whole slot if there are none."""
         whole = {"offset": slot.first, "rows": slot.count, "ts": (slot.first_ts_ms or 0) * 1000}
         of_slot = {"store": slot.store, "vhost": slot.vhost, "queue": slot.queue, "slot": slot.first, "seal": slot.seal}
         found = {"query": self._query, "incarnation": slot.incarnation or None, "reason": reason}
@@ -337,5 +333,5 @@ class SlotCopy(ExitStack):
         self._bad.add(pa.RecordBatch.from_pylist([record], BAD_SCHEMA))
 
     def finish(self) -> Copied:
-        """Write the remaining rows, and return the report; all files are then on disk."""
+        """Write the remaining rows, and return the report. All files are then on disk."""
         return replace(self._done, files=self._messages.finish(), bad_files=self._bad.finish())

@@ -1,9 +1,9 @@
 """A Delta table of a lake, with two guarantees that the Delta package lacks: one writer per tap, and a durable log.
 
-The log has one transaction per tap, named after its branch, whose version is the last seal in the table. It also has
-one per archive and start of the broker, whose version is the archive's position: the last seal that it has passed. The
-package records transactions without comparing them. So each commit is attempted for exactly one version of the table;
-if another writer was first, the table is read and compared again.
+The log has one transaction per branch (a tap and a start of the broker), whose version is the last seal of the branch
+in the table. It also has one per archive and start of the broker, whose version is the last seal that the archive has
+passed. The package records transactions without comparing them. So each commit is attempted for exactly one version of
+the table; if another writer was first, the table is read and compared again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from broker.pipeline.options import now_ms
 DATE: Final = "date"
 CHECKPOINT_EVERY: Final = 100
 ATTEMPTS: Final = 100
-ORPHAN_HOURS: Final = 24  # no running writer has an older file without an entry
+ORPHAN_HOURS: Final = 24  # a running writer adds its files to the log sooner
 CAUSE: Final = "\N{DOWNWARDS ARROW WITH TIP RIGHTWARDS}"
 ONE_WRITER: Final = (
     "only one archive may write a tap into a lake; end the other one, then --take-over continues after its slots"
@@ -39,14 +39,14 @@ COLOR: Final = re.compile(r"\x1b\[\d*m")
 SETTINGS: Final = {
     "delta.dataSkippingStatsColumns": ",".join(COMPARED_COLUMNS),
     "delta.checkpointInterval": str(CHECKPOINT_EVERY),
-    "delta.logRetentionDuration": "interval 6 hours",  # a following archive adds an entry every few seconds
+    "delta.logRetentionDuration": "interval 6 hours",  # an archive with --follow adds an entry every few seconds
     "delta.deletedFileRetentionDuration": "interval 7 days",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class LakeBatch:
-    """The contents of one commit, with which the archive `query` passes the seal `seal`."""
+    """The contents of one commit, after which the archive `query` has passed the seal `seal`."""
 
     query: str
     seal: int
@@ -78,7 +78,7 @@ class LakeFile:
 
 
 def branch_name(branch: Branch) -> str:
-    """Return the name of a tap's transaction."""
+    """Return the name of a branch's transaction."""
     return "slotmq/" + "/".join(quote(part, safe="") for part in branch)
 
 
@@ -89,7 +89,7 @@ def query_name(query: str, incarnation: str) -> str:
 
 @contextmanager
 def delta_faults(uri: str) -> Iterator[None]:
-    """Turn exceptions of the Delta package into a fault of one line."""
+    """Replace exceptions of the Delta package by LakeRefused, with a text of one line."""
     try:
         yield
     except (DeltaError, OSError) as error:
@@ -97,14 +97,14 @@ def delta_faults(uri: str) -> Iterator[None]:
 
 
 def _one_line(text: str) -> str:
-    """Return the first line and the causes, which the package draws as a tree below it."""
+    """Return the first line of an error text and the causes, which the package draws as a tree below it."""
     first, *others = [line for line in (COLOR.sub("", line).strip() for line in text.splitlines()) if line] or [""]
     causes = [line.removeprefix(CAUSE).strip() for line in others if line.startswith(CAUSE)]
     return ": ".join([first, *(cause for cause in causes if not cause.startswith("<"))])
 
 
 class LakeTable:
-    """A table, current or at a version. Shapes: `version` is a number, a time, or a time as text."""
+    """A table. Shapes: `version` is a number, a time, a time as text, or None for the newest version."""
 
     def __init__(
         self, place: LakePlace, name: str, schema: pa.Schema, disk: Disk, *, version: int | str | datetime | None = None
@@ -142,7 +142,7 @@ class LakeTable:
         self.log.sync(0)
 
     def load(self) -> DeltaTable:
-        """Return the package's table object. Raises: LakeRefused for a version that does not exist."""
+        """Return the package's table object. Raises: LakeRefused if the table or its version cannot be read."""
         with delta_faults(self.uri):
             table = DeltaTable(self.uri, storage_options=self.options)
             if self._version is not None:
@@ -150,7 +150,7 @@ class LakeTable:
             return table
 
     def _load_version(self, table: DeltaTable, version: int | str | datetime) -> None:
-        """Load an older version. For a time before the oldest version, the package would silently load that version."""
+        """Load an older version; on a disk, refuse a time before the oldest one, which the package would accept."""
         if isinstance(version, int):
             if version > table.version():
                 raise LakeRefused(f"{self.uri} has no version {version}: the last one is {table.version()}")
@@ -191,7 +191,7 @@ class LakeTable:
     # ---- writing
 
     def holds(self, batch: LakeBatch, table: DeltaTable | None = None) -> bool:
-        """Return whether the table has a batch. Raises: TapTaken if another writer has archived the same slots."""
+        """Return whether the table has a batch. Raises: TapTaken if another archive has written slots of the batch."""
         table = table or self.load()
         last_passed = table.transaction_version(batch.name)
         if last_passed is not None and batch.seal <= last_passed:
@@ -207,7 +207,7 @@ class LakeTable:
         return False
 
     def commit(self, batch: LakeBatch, files: Sequence[NewFile]) -> bool:
-        """Add a batch whose files are on disk; return whether it is new. Raises: LakeRefused."""
+        """Add a batch whose files are on disk; return whether it was added. Raises: LakeRefused, TapTaken."""
         adds = [AddAction(file.path, file.bytes, {DATE: file.date}, now_ms(), True, file.stats) for file in files]
         properties = CommitProperties(
             custom_metadata={"slotmq": batch.facts()},
@@ -231,7 +231,7 @@ class LakeTable:
     def _checkpoint(self) -> None:
         """Create a checkpoint, and remove old entries once it is on disk.
 
-        A failure is ignored: it only makes the log longer, and the batch, which is committed, must not seem to fail.
+        A failure is ignored, because the batch is committed, and the log only grows longer.
         """
         with suppress(LakeRefused, OSError):
             table = self.load()
@@ -241,9 +241,9 @@ class LakeTable:
                 table.cleanup_metadata()
 
     def discard(self, files: Sequence[NewFile]) -> None:
-        """Remove the files of a failed batch, unless the log names them: a commit may succeed without an answer.
+        """Remove the files of a failed batch, unless the log names them: its commit may have succeeded.
 
-        If the log cannot be read, the files are left to `sweep`.
+        If the log cannot be read, no file is removed.
         """
         with suppress(LakeRefused):
             named = {file.path for file in self.files()} if files else set()
@@ -271,7 +271,7 @@ class LakeTable:
         return int(self._change(lambda table: table.delete(predicate))["num_deleted_rows"])
 
     def vacuum(self, keep_hours: int) -> int:
-        """Remove files replaced more than `keep_hours` ago, and files without an entry after a day; return how many."""
+        """Remove files replaced more than `keep_hours` ago, and old files without an entry; return how many."""
         table = self.load()
         self.log.sync(table.version())  # a power loss must not undo an entry whose replaced files are removed
         with delta_faults(self.uri):
@@ -282,7 +282,7 @@ class LakeTable:
         return len({*replaced, *orphans})
 
     def sweep(self, query: str) -> None:
-        """Remove the files of a query that no entry names; its writer must have ended."""
+        """Remove the files of an archive that no entry names. No other run of the archive may write at the time."""
         table = self.load()
         with delta_faults(self.uri):
             everything, replaced = (
@@ -293,7 +293,7 @@ class LakeTable:
                 self._disk.remove(self.folder / path)
 
     def _change(self, work: Callable[[DeltaTable], Any], done: Callable[[DeltaTable], bool] = lambda _: False) -> Any:
-        """Change the table, and retry if another writer was first; return None if the table already has the change."""
+        """Return the result of `work`, or None if the change is already `done`; retry if another writer was first."""
         for _ in range(ATTEMPTS):
             table = self.load()
             version = table.version()

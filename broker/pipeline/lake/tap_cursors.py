@@ -1,4 +1,4 @@
-"""The cursors of an archive: the selected taps, the archived seals of each, and the gaps."""
+"""The cursors of an archive, and the taps that it selects with their gaps and lag."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TapName = tuple[str, str]  # vhost, tap
 
 
 class TapCursors:
-    """A cursor of one name on each of the selected taps. Shapes: `taps` are names or globs, or () for all."""
+    """The cursors of one name on the selected taps. Shapes: `taps` are names or globs, or () for all."""
 
     def __init__(
         self, catalog: Catalog, name: str, *, vhost: str | None, taps: Sequence[str], say: Callable[[str], None]
@@ -25,14 +25,14 @@ class TapCursors:
         self._taps = tuple(taps)
         self._exact = bool(taps) and not any(sign in tap for tap in taps for sign in WILDCARDS)
         self._say = say
-        self._created: set[TapName] = set()  # the taps in which this run created the cursor
+        self._created: set[TapName] = set()  # the taps on which this run created the cursor
         self._reported = False  # whether it was reported that the broker does not answer
 
     def selects(self, vhost: str, tap: str) -> bool:
         return is_chosen(vhost, tap, self._vhost, self._taps or None)
 
     def taps(self) -> set[TapName]:
-        """Return the selected taps that exist, have slots or have a cursor; without a broker, only the last two."""
+        """Return the selected taps; if no broker answers, only those with slots or with a cursor are known."""
         view = self._catalog.view()
         found = view.taps | {(cursor.vhost, cursor.tap) for cursor in view.cursors if cursor.name == self.name}
         try:
@@ -42,29 +42,29 @@ class TapCursors:
         return {tap for tap in found if self.selects(*tap)}
 
     def keys(self) -> dict[QueueKey, TapName]:
-        """Return the queues of the selected taps, including deleted taps, each with its tap."""
+        """Return the known queues of the selected taps, each with its tap; deleted taps are included."""
         view = self._catalog.view()
         facts: list[Gap | Released] = [*view.gaps, *view.released.values()]
         found = view.taps_of_queues | {fact.key: (fact.vhost, fact.queue) for fact in facts}
         return {key: tap for key, tap in found.items() if self.selects(*tap)}
 
     def begins(self, archived: Mapping[TapName, int]) -> dict[TapName, int]:
-        """Return the seal after which a new archive begins in each tap: the lake's last, else the last released one."""
+        """Return, for each tap, the seal after which a new archive begins; `archived` are the lake's last seals."""
         view = self._catalog.view()
         released = {(one.vhost, one.queue): one.seal for one in view.released.values()}
         return {tap: archived.get(tap, released.get(tap, 0)) for tap in self.taps()}
 
     def lag(self, seal: int, now_ms: int) -> Lag:
-        """Return the lag of all taps together after a seal. Units: `now_ms` is wall-clock time."""
+        """Return the lag of the selected taps together after a seal. Units: `now_ms` is wall-clock time."""
         return LagTable(self._catalog.view().after(seal, queues=self.keys())).behind(seal, now_ms)
 
     def lost(self, seal: int) -> list[Gap]:
         return self._catalog.view().lost(seal, queues=self.keys())
 
     def lost_before(self, archived: Mapping[TapName, int]) -> list[Gap]:
-        """Return the gaps of an archive without a batch: in each tap after the lake's last seal, else after its cursor.
+        """Return the gaps of an archive without a batch: in each tap after the lake's last seal, else after the cursor.
 
-        A tap without either has all recorded gaps, except released slots, which its earlier readers have passed.
+        In a tap with neither, released slots are not a gap, because other readers have passed them.
         """
         view = self._catalog.view()
         passed = {(one.vhost, one.tap): one.seal for one in view.cursors if one.name == self.name} | dict(archived)
@@ -85,19 +85,18 @@ class TapCursors:
             self._report_once(refused)
 
     def check_rights(self) -> None:
-        """Check that the user may read every tap, unless the selected taps are named without wildcards.
+        """Check that the user may read every tap, unless all selected taps are named without wildcards.
 
-        Raises: LakeRefused otherwise: if the right were granted later, earlier slots would be missing in the lake.
+        Raises: LakeRefused, because if the right were granted later, earlier slots would be missing in the lake.
         """
         self._catalog.view()
         if self._catalog.partial and not self._exact:
             raise LakeRefused(f"the user may not read every tap of {self._catalog.address}: name the taps with --tap")
 
     def release(self, seal: int, incarnation: str, begins: Mapping[TapName, int]) -> bool:
-        """Tell the broker, for every tap, up to which seal it is archived; return whether the broker recorded it.
+        """Set the cursors of the selected taps to a seal; return whether the broker recorded it.
 
-        Shapes: `begins` maps each tap of which the lake has no batch of this archive yet to a seal.
-        Raises: as `check_rights`.
+        Shapes: `begins` maps a tap to the seal that is set instead of `seal`. Raises: LakeRefused, as `check_rights`.
         """
         try:
             taps = sorted(self.taps())

@@ -19,7 +19,7 @@ Values = Mapping[str, Any]
 NO_BINDINGS = "No bindings were named: --path with the data folder of a running broker, or --bindings with a file."
 NO_BROKER = "No broker was named: --path or --url."
 UNROUTED_SHOWN = 20
-UNROUTED_MAX = 50  # keys in the values that no queue receives
+UNROUTED_MAX = 50  # the number of unmatched keys that the values list
 Group = list[tuple[RoutedBinding, Pattern]]
 
 
@@ -49,11 +49,10 @@ def reach(rows: Sequence[Values], topology: Topology) -> dict[str, Any]:
 
 
 def redundant_bindings(topology: Topology) -> list[tuple[RoutedBinding, RoutedBinding]]:
-    """Return each redundant binding with a binding that makes it redundant and is not redundant itself.
+    """Return each redundant binding with a binding that covers it and is not redundant itself.
 
-    A fanout exchange ignores keys, so any further binding to the same destination is redundant. Exchanges of
-    other types than topic and fanout are not examined.
-    Cost: for each pattern, a search among the patterns with the same exchange and destination.
+    Only topic and fanout exchanges are examined. A fanout exchange ignores keys, so all its bindings to one destination
+    are equivalent. Cost: for each pattern, a search among the patterns with the same exchange and destination.
     """
     types = {(entry.vhost, entry.name): entry for entry in topology.exchanges}
     groups: dict[tuple[str, str, str, bool], Group] = {}
@@ -78,7 +77,7 @@ def _pattern(binding: RoutedBinding, dialect: str) -> Pattern | None:
 
 
 def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
-    """Yield redundant bindings with their covering ones; of equivalent bindings, only the first is not redundant."""
+    """Yield each redundant binding with one that covers it; of equivalent bindings, the first is not redundant."""
     covers = CoverSet()
     first: dict[str, RoutedBinding] = {}
     for binding, pattern in group:
@@ -91,7 +90,7 @@ def _redundant(group: Group) -> Iterator[tuple[RoutedBinding, RoutedBinding]]:
 
 
 def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
-    """Return a row for each cursor of a tap, or for a tap without cursors, ordered by falling lag."""
+    """Return a row for each cursor, and for each tap without cursors, the largest lag first."""
     rows = []
     seals: dict[tuple[str, str], list[Any]] = {}
     for seal in view.seals:
@@ -118,10 +117,10 @@ def tap_rows(view: SealView, now_ms: int) -> list[dict[str, Any]]:
 
 
 def consumer_rows(queues: Iterable[Mapping[str, Any]], consumers: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return a row for each queue with messages or consumers, ordered by falling length.
+    """Return a row for each queue with messages or consumers, the longest queue first.
 
-    Shapes: `skew` is the busiest consumer's unacknowledged messages relative to an even share: 1 if all consumers have
-        the same number, the number of consumers if one has all; None if there are none.
+    Shapes: `skew` is the busiest consumer's unacknowledged messages relative to an even share, so 1 is even; it is None
+        without unacknowledged messages.
     """
     unacked_by: dict[tuple[str, str], list[int]] = {}
     for row in consumers:

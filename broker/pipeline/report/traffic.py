@@ -1,4 +1,4 @@
-"""The traffic in a lake, counted by Spark: over time, by prefix of the key, by key, by size; and its forecast."""
+"""The traffic in a lake, counted by Spark over time, by key, by prefix of the key and by size, and its forecast."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ TICK_SIZES_MS: Final = tuple(
     for count in counts
 )
 LEVELS_MAX: Final = 4  # level n is the first n words of a key
-PREFIXES_MAX: Final = 12  # the busiest prefixes of each level
+PREFIXES_MAX: Final = 12  # the prefixes shown of each level
 TOP_KEYS: Final = 20
 PERCENTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 AHEAD_DAYS: Final = (7, 14, 30, 60, 90)
-TREND_DAYS: Final = 14  # the whole days that a trend needs, so that weekends do not dominate it
+TREND_DAYS: Final = 14  # a trend needs this many whole days, so that weekends do not dominate it
 HISTORY_MIN_MS: Final = HOUR_MS
 
 
@@ -67,7 +67,7 @@ def slice_name(size_ms: int) -> str:
 
 
 def filled(counts: Mapping[int, int], first_ms: int, last_ms: int, size_ms: int) -> list[int]:
-    """Return the counts of all slices, including empty ones. Shapes: `counts` is by the start of a slice."""
+    """Return the counts of all slices, including empty ones. Shapes: `counts` maps slice starts to counts."""
     return [counts.get(at_ms, 0) for at_ms in range(first_ms - first_ms % size_ms, last_ms + 1, size_ms)]
 
 
@@ -92,10 +92,10 @@ def moment_axis(first_ms: int, last_ms: int, count: int = 8) -> Axis:
 
 
 def traffic(frame: DataFrame) -> dict[str, Any] | None:
-    """Return the figures of messages (vhost, exchange, routing_key, ts, body); None for an empty frame.
+    """Return the figures of a frame of messages, or None if it is empty.
 
-    Cost: three passes over the messages, the first one over their times alone. The second one groups them by key and
-    time slice, and later figures are computed from these groups.
+    Shapes: the frame has the columns vhost, exchange, routing_key, ts and body.
+    Cost: three passes over the messages; most figures are computed from groups by key and time slice.
     """
     size = sf.coalesce(sf.octet_length("body"), sf.lit(0)).cast("bigint")
     sized = frame.select("vhost", "exchange", "routing_key", sf.unix_millis("ts").alias("at"), size.alias("size"))
@@ -148,7 +148,7 @@ def _floor(column: Column, size_ms: int) -> Column:
 
 
 def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int, int]]:
-    """Return (messages, bytes) by slice, and messages by day."""
+    """Return (messages, bytes) by slice, and the number of messages by day."""
     slices: dict[int, tuple[int, int]] = {}
     days: dict[int, int] = {}
     for row in _sums(grouped, "day", "slice").collect():
@@ -159,14 +159,14 @@ def _over_time(grouped: DataFrame) -> tuple[dict[int, tuple[int, int]], dict[int
 
 
 def _sums(grouped: DataFrame, *names: str, **more: Column) -> DataFrame:
-    """Return messages and bytes grouped by columns, ordered by the number of messages."""
+    """Return messages and bytes grouped by columns, the group with the most messages first."""
     sums = [sf.sum(name).alias(name) for name in ("messages", "bytes")]
     counted = grouped.groupBy(*names).agg(*sums, *(column.alias(name) for name, column in more.items()))
     return counted.orderBy(sf.desc("messages"), *names)
 
 
 def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]]:
-    """Return, for each level, the busiest prefixes slice by slice; shorter keys are not part of a level."""
+    """Return the busiest prefixes of each level, with their messages by slice. A level omits keys with fewer words."""
     words = sf.when(sf.col("routing_key") != "", sf.split("routing_key", r"\.", -1)).otherwise(sf.array())
     beginnings = sf.transform(
         sf.sequence(sf.lit(1), sf.least(sf.lit(LEVELS_MAX), sf.size("words"))),
@@ -216,7 +216,7 @@ def _heat(grouped: DataFrame, span: tuple[int, int, int]) -> list[dict[str, Any]
 
 
 def _sizes(sizes: DataFrame) -> dict[str, Any]:
-    """Return the sizes of bodies. Shapes: a class ends at a power of two, inclusive; the first one contains size 0."""
+    """Return figures of the body sizes. Shapes: a class ends at a power of two, inclusive; class 0 has empty bodies."""
     digits = sf.length(sf.bin(sf.col("size") - 1))  # exact, unlike a logarithm
     upto = sf.when(sf.col("size") <= 1, sf.col("size")).otherwise(sf.pow(sf.lit(2.0), digits).cast("bigint"))
     classes = sizes.groupBy(upto.alias("upto")).agg(sf.sum("messages").alias("messages")).orderBy("upto").collect()
@@ -238,7 +238,7 @@ def _sizes(sizes: DataFrame) -> dict[str, Any]:
 def forecast(
     by_day: Mapping[int, int], first_ms: int, last_ms: int, *, lake_rows: int, lake_bytes: int, free_bytes: int | None
 ) -> dict[str, Any] | None:
-    """Return the forecast; None without messages, or for less than an hour of history.
+    """Return the forecast, or None without messages or with less than an hour of history.
 
     Shapes: `by_day` maps the start of a day in ms to its number of messages; `free_bytes` is None in a bucket;
         `growth_a_day` is the daily change of the number of messages per day; `ahead` lists future sizes of the lake.
@@ -272,7 +272,7 @@ def forecast(
 
 
 def _full_in_days(rate: float, growth: float, free: float | None) -> float | None:
-    """Return the days until rate * t + growth * t^2 / 2 reaches the free space; None if it never does or is unknown."""
+    """Return the days t until rate * t + growth * t^2 / 2 reaches the free space, or None if never or unknown."""
     if free is None:
         return None
     if growth == 0:

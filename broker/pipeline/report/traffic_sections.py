@@ -94,7 +94,7 @@ def exchanges_section(traffic: Values) -> str:
 
 
 def sizes_section(traffic: Values) -> str:
-    """Return the section on body sizes by class, including empty bodies."""
+    """Return the section on the sizes of bodies."""
     sizes = traffic["sizes"]
     marks = (("mean", "mean"), ("median", "p50"), ("90 % up to", "p90"), ("99 % up to", "p99"), ("the largest", "max"))
     facts = ", ".join(f"{name} {size_text(sizes[key])}" for name, key in marks)
@@ -114,7 +114,7 @@ def sizes_section(traffic: Values) -> str:
 
 
 def _upto(bucket: int) -> int:
-    """Return the largest size in a class. Shapes: class 0 holds empty bodies, the others end at powers of two."""
+    """Return the largest size in a class. Shapes: class 0 contains empty bodies; others end at powers of two."""
     return 1 << bucket >> 1
 
 
