@@ -55,7 +55,7 @@ class SlotHandle:
         return f"slot {self.snapshot[1]} of the snapshot of queue {self.queue!r} in vhost {self.vhost!r}"
 
     def differs_from(self, meta: SlotMeta) -> str:
-        """Describe the first difference between a file and its handle, or return "" if there is none."""
+        """Return a description of the first difference between the handle and its file, or "" if there is none."""
         for name in ("store", "seal", "vhost", "queue", "first", "end", "count"):
             meant, found = getattr(self, name), getattr(meta, name)
             if meant != found:

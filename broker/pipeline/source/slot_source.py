@@ -20,10 +20,10 @@ TapFilter = Callable[[str, str], bool]  # vhost and tap
 
 
 def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]:
-    """Return the gaps of a reader that begins at a position, as far as the seal log shows them.
+    """Return the gaps after the position at which a reader begins, as far as the seal log shows them.
 
-    A lost slot of which only the seal is known counts as a gap, unless the existing slots show that it was before the
-    position.
+    If the position is an id or a time, the released slots of a queue count as lost, unless its first existing slot
+    begins at or before the position.
     """
     if begin.kind in ("earliest", "latest"):
         return []
@@ -37,7 +37,7 @@ def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]
     for gap in view.gaps:
         first = _first(view, gap.key)
         if selects(gap.vhost, gap.queue) and first is not None and gap.seal > first.seal and _reaches(gap, begin):
-            lost.append(gap)  # a missing or damaged file among existing slots
+            lost.append(gap)  # a missing or damaged file after an existing slot
     return sorted(lost, key=lambda gap: gap.seal)
 
 
