@@ -132,7 +132,7 @@ class Matcher:
         numbers: list[int] = []
         reached = {start}
         pending = [start]
-        for current in pending:  # grows during the walk
+        for current in pending:  # the list grows during the walk
             matched: list[int] = [
                 self._hashed[current, found] if isinstance(found, Exchange) else found
                 for found in self._matches(current, keys, fields)
@@ -157,7 +157,7 @@ class Matcher:
         vhost = place[0]
         reached = {self._exchanges[place]}
         pending = list(reached)
-        for current in pending:  # grows during the walk
+        for current in pending:  # the list grows during the walk
             if current.by_headers:
                 return True
             bound: Iterable[Any] = current.bundles

@@ -158,7 +158,7 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """The traffic on links. Announcements to observed leaves are counted in `leaf_...`, to other leaves not at all."""
+    """The traffic on links. Announcements to observed leaves count as `leaf_...`; those to other leaves do not count."""
 
     packets: int = 0
     bytes: int = 0
@@ -294,7 +294,7 @@ class InterestNetwork:
         return traffic
 
     def knowledge(self) -> dict[str, dict[str, tuple[frozenset[str], dict[str, int]]]]:
-        """Return the patterns and the vector that each complete broker knows for each neighbouring tree node."""
+        """Return the patterns and the virtual times that each complete broker knows for each neighbouring tree node."""
         return {
             broker.name: {
                 node: (frozenset(broker.interest.roots(node, SPACE)), broker.interest.vector(node, SPACE))

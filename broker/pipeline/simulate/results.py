@@ -152,7 +152,7 @@ PANELS: Final = (
 
 
 def result_sheet(rows: Sequence[Row]) -> str:
-    """Return an SVG with the charts whose fields were varied."""
+    """Return the charts as SVG; a chart whose field was not varied is left out."""
     drawings = [drawing for panel in PANELS if (drawing := _drawing(panel, rows)) is not None]
     return sheet("Simulated overlays", drawings)
 

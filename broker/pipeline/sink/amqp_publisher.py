@@ -29,7 +29,7 @@ Outgoing = tuple[str, str, bytes, bytes, int | None, object]
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """A message that was finally refused, and why. Code 0 means that a queue is full or that the row is invalid."""
+    """A message that was finally refused. `code` is the broker's reply code, or 0 for a full queue or an invalid row."""
 
     message: Outgoing
     code: int
@@ -125,11 +125,11 @@ CLIENT: Final = {
     "capabilities": {**CAPABILITIES, "slotmq.dropped_publishes": True},
 }
 TICKET: Final = bytes(2)
-CONTENT: Final = Struct(">HHQ").pack  # class, weight and body size of a content header
+CONTENT: Final = Struct(">HHQ").pack  # encodes class, weight and body size of a content header
 BASIC: Final = 60  # the class id
 WRITE_BYTES: Final = 1 << 16
-PRODUCERS_MAX: Final = 100  # in the cache; each start of the broker that sealed rows is a producer of its own
-METHODS_MAX: Final = 100_000  # in the cache, which has one frame for each exchange and key
+PRODUCERS_MAX: Final = 100  # the size of a cache; each start of the broker that sealed rows is a producer
+METHODS_MAX: Final = 100_000  # the size of a cache with a frame for each exchange and key
 POLL_S: Final = 0.5
 PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # before resending a nacked message, and before reconnecting
 RATE_SLICE_S: Final = 0.05
@@ -226,7 +226,7 @@ class AmqpPublisher:
     # -- publishing ---------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
-        """Send messages in order, and return without waiting for their confirms.
+        """Send messages in order, without waiting for the last confirms.
 
         A message that a full queue refuses is resent later, out of order.
         Raises: PublishFailed.

@@ -151,7 +151,7 @@ class PropertyOctets:
         self._known: Memo[Any, bytes | BadProperties] = Memo(self._checked)
 
     def of_row(self, raw: bytes | None, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes | BadProperties:
-        """Return the octets of the properties `raw`, or if it is None of the columns; a null is an absent property."""
+        """Return the octets of `raw` properties or, if it is None, of columns, in which null is an absent property."""
         return self._known[(names, values) if raw is None else raw]
 
     def _encoded(self, row: dict[str, Any]) -> bytes:

@@ -164,7 +164,7 @@ class StoreCatalog:
 
 
 Catalog = StoreCatalog | HttpCatalog
-"""The slots of one broker. Methods raise SourceRefused if the broker or its folder does not provide the answer."""
+"""The slots of one broker. Methods raise SourceRefused if the broker or the data folder cannot provide an answer."""
 
 
 def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
@@ -197,7 +197,7 @@ def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
 
 
 def _check_history(catalog: Catalog, slot: SlotHandle, block: Any) -> None:
-    """Raise SlotMissing if the file is intact but was written in another start of the broker, or by another one."""
+    """Raise SlotMissing if the file is intact but belongs to another history than its handle."""
     with suppress(BadSlotFile):
         meta = open_slot(block).meta
         if slot.snapshot is None and (meta.store, meta.incarnation) != (slot.store, slot.incarnation):

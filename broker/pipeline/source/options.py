@@ -36,7 +36,7 @@ WILDCARDS: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a source. Shapes: `taps` are names or globs, or None for all; `queues` are read by a snapshot."""
+    """The options of a source. Shapes: `taps` are names or globs, or None for all; `queues` are read by snapshots."""
 
     path: str | None
     url: str | None
@@ -133,7 +133,7 @@ def _names(given: GivenOptions, option: str) -> tuple[str, ...]:
 
 
 def given_options(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, str]:
-    """Return options as Spark passes them: lists as JSON, and no options that are None or an empty list."""
+    """Return the options of a source as strings. Lists become JSON; None and empty lists are left out."""
     return {
         name: value if isinstance(value, str) else json.dumps(list(value))
         for name, value in given.items()

@@ -63,7 +63,7 @@ def _bounds(column: str, slot: SlotHandle) -> tuple[int, int] | None:
 
 
 def chosen_rows(conditions: Sequence[Condition], slot: SlotRows, bad: Sequence[int] = ()) -> Any:
-    """Return the numbers of the rows for which all conditions hold, without `bad` ones; None stands for all rows."""
+    """Return the numbers of the rows that meet all conditions, except those in `bad`; None stands for all rows."""
     mask: Any = np.ones(len(slot.ids), bool)
     for condition in conditions:
         mask &= _mask(condition, slot)
@@ -171,8 +171,8 @@ def runs(
 ) -> list[list[SlotHandle]]:
     """Split slots into consecutive runs.
 
-    Shapes: the size of a run is limited to an even share for each of `tasks`, but not to less than 4 MiB, and to
-        `partition_max_bytes`. A larger slot is a run of its own.
+    Shapes: a run is limited to `partition_max_bytes`, and to an even share for each of `tasks`, or 4 MiB if the share
+        is smaller. A larger slot is a run of its own.
     """
     share = sum(slot.bytes for slot in slots) // max(tasks, 1) + 1
     return list(groups(slots, BatchLimits(bytes=min(partition_max_bytes, max(share, PARTITION_MIN_BYTES)))))

@@ -176,7 +176,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, view.last_seal).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Set the current last seal as the end of the query."""
+        """Make the current last seal the end of the query."""
         with without_worker_trace():
             source = self._source
             if source.options.seal_now:

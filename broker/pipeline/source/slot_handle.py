@@ -12,7 +12,7 @@ from broker.slot_files.slot_file import SlotMeta
 
 @dataclass(frozen=True, slots=True)
 class SlotHandle:
-    """What is known about a slot file before it is fetched. It is pickled into tasks.
+    """What is known about a slot file before it is fetched. Handles are pickled into tasks.
 
     Shapes: the fields of `Seal`, and the store. For a file of a snapshot, the seal is 0, `snapshot` is the snapshot's
         id and the file's number, and the timestamps are None, because only the file itself has them.

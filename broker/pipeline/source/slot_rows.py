@@ -103,8 +103,8 @@ def number_at(octets: Any, at: Any, width: int) -> Any:
 class Gather:
     """Gather values from one buffer.
 
-    Shapes: `starts` and `lengths` are arrays of equal length, with places at least 12 bytes before the end of the
-        buffer; `present` marks the existing values, or is None for all.
+    Shapes: `starts` and `lengths` are arrays of equal length; each start is at least 12 bytes before the end of the
+        buffer. `present` marks the existing values, or is None if all exist.
     """
 
     def __init__(self, buffer: memoryview) -> None:
@@ -239,7 +239,10 @@ class SlotRows:
         return pa.array(np.where(absent, 0, seconds) * 1_000_000, pa.int64(), mask=absent)
 
     def headers(self, pick: Pick = ALL) -> pa.StringArray | None:
-        """Return the headers as JSON, null for an invalid table; None if no row has any. Cost: distinct tables."""
+        """Return the headers as JSON, with null for an invalid table; None if no row has any.
+
+        Cost: each distinct table is decoded once.
+        """
         found = self._places.found("headers")
         if found is None:
             return None

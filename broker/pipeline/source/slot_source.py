@@ -20,10 +20,9 @@ TapFilter = Callable[[str, str], bool]  # vhost and tap
 
 
 def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]:
-    """Return the gaps after the position at which a reader begins, as far as the seal log shows them.
+    """Return the gaps that may be after the position at which a reader begins; none for earliest and latest.
 
-    If the position is an id or a time, the released slots of a queue count as lost, unless its first existing slot
-    begins at or before the position.
+    For an id or a time, the released slots of a queue count unless its first existing slot begins at or before it.
     """
     if begin.kind in ("earliest", "latest"):
         return []
@@ -77,7 +76,7 @@ class SlotSource:
     """The slots of one broker that the options select. It stays in one process, because its catalog is open."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the options. Raises: SourceRefused."""
+        """Check the options and open the catalog. Raises: SourceRefused."""
         self.options = SourceOptions.read(options)
         self.conditions = self.options.conditions()
         self.catalog: Catalog = self.options.catalog()

@@ -1,4 +1,4 @@
-"""The user's Spark server: Spark Connect on loopback, which keeps running between commands, so that they start faster.
+"""The user's Spark server: Spark Connect on loopback. It runs between commands, so that commands start faster.
 
 The server is a separate process, `server_process`. This module starts it, finds it through `ServerFiles` and stops it.
 """

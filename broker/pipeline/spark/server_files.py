@@ -29,7 +29,7 @@ PID_DIGITS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """The settings of a server. It ends when it is idle for `idle_s`. `conf` is for Spark and may contain secrets."""
+    """The settings of a server. It ends after being idle for `idle_s`. `conf` is for Spark and may contain secrets."""
 
     master: str = "local[*]"
     memory: str = "1g"
