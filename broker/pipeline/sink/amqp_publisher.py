@@ -29,7 +29,7 @@ Outgoing = tuple[str, str, bytes, bytes, int | None, object]
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """A message that was finally refused. `code` is the broker's reply code, or 0 for a full queue or an invalid row."""
+    """A message that was finally refused. `code` is the broker's reply code; 0 means a full queue or an invalid row."""
 
     message: Outgoing
     code: int
