@@ -58,7 +58,7 @@ BAD_SCHEMA: Final = pa.schema(
 class BadRecordFile:
     """The file for the refused rows of one attempt of a task. It is created only if there are any.
 
-    Invariant: at the end of `with` the file is on disk; after an exception it is removed.
+    Invariant: at the end of `with` the file is synced to disk or, after an exception, removed if possible.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -119,7 +119,7 @@ class BadRecordLog:
         self._folder = folder
 
     def commit(self, run: str, batch: int, names: Sequence[str]) -> None:
-        """Log the files of a batch. Only the first commit of a batch counts; a later one removes its files."""
+        """Log the files of a batch, or remove them if the batch has been logged before."""
         disk = Disk()
         if not names:
             return

@@ -1,4 +1,4 @@
-"""Convert rows of a frame to messages: the sink's options, the meaning of columns, and the check of each row."""
+"""Convert rows of a frame to messages, and check the options of the sink, the columns and the rows."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def incompatibility(state: ServerState) -> str:
 
 
 def start(request: ServerRequest, server_files: ServerFiles) -> tuple[ServerState, bool]:
-    """Start the server unless it runs; return it, and whether it was started. Raises: JobFailed, ServerRefused."""
+    """Start the server unless it runs; return it and whether this call started it. Raises: JobFailed, ServerRefused."""
     if absent := missing():
         text = f"{', '.join(absent)} missing for Spark Connect"
         raise ServerRefused(f'{text}: pip install ".[spark]" in a clone of SlotMQ')
