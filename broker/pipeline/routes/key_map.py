@@ -1,4 +1,4 @@
-"""Map old routing keys to new ones: `old=new`, in which wildcards on the left may recur on the right."""
+"""Map routing keys to new ones by rules such as `stock.*=test.*`, in which wildcards may recur on the right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.routing.pattern import HASH, STAR, PatternLimits, split_words
 WILDCARDS: Final = {STAR: r"(\.[^.]*)", HASH: r"((?:\.[^.]*)*?)"}  # a `#` matches as few words as possible
 
 Rule = tuple[re.Pattern[str], tuple[int | str, ...]]
-"""A pattern for keys with a dot before each word, and the parts of the new key: text, or the numbers of groups."""
+"""A regular expression for a key with a dot before each word, and the new key as texts and group numbers."""
 
 
 class BadKeyMap(ValueError):
@@ -28,8 +28,8 @@ class KeyMap:
 
     `stock.*.eu=test.*` maps `stock.acme.eu` to `test.acme`: the n-th `*` on the right stands for what the n-th `*` on
     the left matched, and `#` works likewise. A key that nothing matches is unchanged.
-    Cost: one look-up for an exact key. Otherwise patterns are tried in turn, each in time polynomial in the number of
-    words, with the number of `#` as the degree.
+    Cost: one look-up for an exact key. Otherwise patterns are tried in turn; each `#` of a pattern can multiply the
+    time by the number of words.
     """
 
     def __init__(self, pairs: Iterable[tuple[str, str]]) -> None:
@@ -80,7 +80,7 @@ def _rule(left: Sequence[str], right: Sequence[str]) -> Rule:
 
 
 def read_key_map(sources: Sequence[str]) -> KeyMap:
-    """Return the map of sources: `old=new`, or files with a JSON object or CSV lines `old,new`. Raises: BadKeyMap."""
+    """Return the map of sources, each `old=new` or a file: a JSON object or CSV lines `old,new`. Raises: BadKeyMap."""
     return KeyMap([pair for source in sources for pair in pairs_of(source)])
 
 

@@ -1,4 +1,4 @@
-"""Match messages to queues: a topology, compiled once in each Python worker into the broker's own exchanges."""
+"""Match messages to queues with the broker's own exchanges, which each Python worker builds from a topology."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ class BadTopology(ValueError):
 
 
 class Match(NamedTuple):
-    """The queues that a message reaches, by name, and the numbers of the bindings on its way."""
+    """The names of the queues that a message reaches, and the numbers of the bindings that it follows."""
 
     queues: tuple[str, ...]
     bindings: tuple[int, ...]
 
 
 class NamedDestination(int):
-    """The number of a binding, as a destination with a name, by which some exchanges choose."""
+    """The number of a binding as a destination with a name, for exchanges that choose a destination by its name."""
 
     name: str
 
@@ -46,19 +46,18 @@ def further_keys(fields: MessageFields) -> list[str]:
 
 
 class Matcher:
-    """Route by a topology, with the same result as a broker that has these exchanges and bindings, whatever its limits
-    on binding keys.
+    """Route messages as a broker with these exchanges and bindings does.
 
-    Each binding is a destination of its own, so that a match yields bindings. Numbers from `default_at` on are routes
-    of the default exchange.
-    Shapes: `queues` lists every queue once; `queue_of` maps each binding to the index of its queue there, or to -1
-        if it leads to another exchange.
-    Invariant: `dynamic` holds each (vhost, exchange) from which a message can reach an exchange that reads headers or
-        properties; all others match by keys alone.
+    Random exchanges, and exchanges that depend on earlier messages, may decide otherwise. Bindings are numbered in the
+    order of the topology; numbers from `default_at` on are routes of the default exchange.
+    Shapes: `queues` lists every queue once; `queue_of` maps each number to the index of its queue there, or to -1 if
+        the binding leads to another exchange.
+    Invariant: `dynamic` contains each (vhost, exchange) from which a message can reach an exchange that needs more than
+        the routing key.
     """
 
     def __init__(self, topology: Topology) -> None:
-        """Build the index. Raises: BadTopology. Cost: the words of all binding keys."""
+        """Build the exchanges. Raises: BadTopology. Cost: all binding keys, and a walk over bindings per exchange."""
         self.default_at = len(topology.bindings)
         self._exchanges: dict[tuple[str, str], Exchange] = {}
         self._hashed: dict[tuple[Exchange, Exchange], int] = {}
@@ -81,7 +80,7 @@ class Matcher:
             else:
                 queue = (binding.vhost, binding.destination)
                 self.queue_of.append(self._places.setdefault(queue, len(self._places)))
-            if exchange.chooses:  # among destinations by name, not by binding
+            if exchange.chooses:  # such an exchange chooses among destinations by their names
                 if onward is not None:
                     self._hashed.setdefault((exchange, onward), number)
                     destination = onward
@@ -126,14 +125,14 @@ class Matcher:
         return tuple(self.default_at + place for place in places if place is not None)
 
     def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
-        """Return the matching bindings from an exchange on; visit each exchange once, and its alternate if none match.
+        """Return the numbers of the bindings that a message follows from an exchange on; visit each exchange once.
 
         Source: the router's walk, which does not return bindings.
         """
         numbers: list[int] = []
         reached = {start}
         pending = [start]
-        for current in pending:  # grows during the walk
+        for current in pending:  # the list grows during the walk
             matched: list[int] = [
                 self._hashed[current, found] if isinstance(found, Exchange) else found
                 for found in self._matches(current, keys, fields)
@@ -158,7 +157,7 @@ class Matcher:
         vhost = place[0]
         reached = {self._exchanges[place]}
         pending = list(reached)
-        for current in pending:  # grows during the walk
+        for current in pending:  # the list grows during the walk
             if current.by_headers:
                 return True
             bound: Iterable[Any] = current.bundles
@@ -173,7 +172,7 @@ class Matcher:
 
 
 def compiled(name: str, topology: Topology) -> Matcher:
-    """Return the matcher of the topology with this name; a process keeps up to COMPILED_MAX of them for all tasks."""
+    """Return the matcher of the topology with this name. A process keeps up to COMPILED_MAX matchers for its tasks."""
     matcher = _compiled.get(name)
     if matcher is None:
         if len(_compiled) >= COMPILED_MAX:

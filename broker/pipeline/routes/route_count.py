@@ -1,4 +1,4 @@
-"""Count the messages of each route in Spark's Python workers, for the jobs route and report."""
+"""Count the messages of each route in Spark's Python workers, for the jobs `route` and `report`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broker.pipeline.routes.matcher import Matcher, compiled
 from broker.pipeline.routes.topology import Topology
 
 COUNTS_DDL: Final = "kind string, vhost string, name string, detail string, number bigint, messages bigint, keys bigint"
-SHOWN_MAX: Final = 1000  # keys listed by name, of each kind
+SHOWN_MAX: Final = 1000  # the most keys of each kind that are listed by name
 
 BY_NAME: Final = ("nobody", "moved")
 BY_QUEUE: Final = ("queue", "today", "gained", "lost")
@@ -31,16 +31,15 @@ Topologies = tuple[tuple[str, Topology], ...]
 """The topology to evaluate and, if requested, today's topology after it, each with a unique name."""
 ROUTE_PROPERTIES: Final = "route_properties"  # a column: the properties of rows whose route depends on them
 PLACE_COLUMNS: Final = ("vhost", "exchange", "routing_key", ROUTE_PROPERTIES)
-CC_NAME: Final = '"CC"'  # the header CC in a column of headers
+CC_NAME: Final = '"CC"'  # the name of the header CC in a column of headers
 
 
 class RouteTally:
-    """The counts of one partition of distinct keys.
+    """Count the routes of the keys in one partition.
 
-    Keys are matched one by one; their matches are counted for many keys at once.
-    Invariant: a key is in one partition only, so the most frequent keys of all partitions are among the most frequent
-    ones of each. A key whose properties matter has a row for each of them, in any partition; these rows are added up
-    before the keys are ranked.
+    A key whose route depends on properties is one row for each combination of them; its rows are added up.
+    Invariant: any other key is in one partition only, so the most frequent of these keys are among the most frequent
+        ones of their partitions.
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
@@ -50,7 +49,7 @@ class RouteTally:
             for queue in matcher.queues:
                 queues.setdefault(queue, len(queues))
         self._queues = tuple(queues)
-        # For each matcher: the queue of each binding, among those of all matchers; -1 if it leads to an exchange.
+        # For each matcher, the index in `_queues` of the queue of each binding, or -1 if it leads to an exchange.
         self._queue_of = [
             np.array([-1 if place < 0 else queues[matcher.queues[place]] for place in matcher.queue_of], np.int64)
             for matcher in matchers
@@ -64,7 +63,7 @@ class RouteTally:
         self._sums: dict[str, Counter[tuple[str, str, str]]] = {kind: Counter() for kind in BY_NAME}
 
     def add(self, places: Sequence[Place], messages: Any) -> None:
-        """Count the messages of some keys. Shapes: `messages` is an array with the number for each key."""
+        """Count the messages of some keys. Shapes: `messages` is an array with the number of messages of each key."""
         matches = [self._matches(matcher, places) for matcher in self._matchers]
         known, numbers, owners = matches[0]
         self._total("all", messages)
@@ -94,7 +93,7 @@ class RouteTally:
         self._collect("moved", places, messages, moved)
 
     def _matches(self, matcher: Matcher, places: Sequence[Place]) -> tuple[Any, Any, Any]:
-        """Return which keys have an exchange, and for each match the number of its binding and the index of its key."""
+        """Return whether each key's exchange exists, and for each match the binding's number and the key's index."""
         numbers: list[int] = []
         counts: Any = np.zeros(len(places), np.int64)
         known: Any = np.ones(len(places), bool)
@@ -108,10 +107,10 @@ class RouteTally:
         return known, np.array(numbers, np.int64), np.repeat(np.arange(len(places)), counts)
 
     def _pairs(self, side: int, numbers: Any, owners: Any) -> Any:
-        """Return the distinct pairs of key and queue, encoded as key times the number of queues plus queue."""
+        """Return the distinct pairs of a key and a queue, each encoded as key index * `_width` + queue index."""
         queues = self._queue_of[side][numbers]
         to_queue = queues >= 0
-        pairs = np.sort(owners[to_queue] * self._width + queues[to_queue])  # nearly sorted; np.unique costs more
+        pairs = np.sort(owners[to_queue] * self._width + queues[to_queue])  # np.unique would take longer
         return pairs[np.concatenate((np.ones(min(len(pairs), 1), bool), pairs[1:] != pairs[:-1]))]
 
     def _count(self, kind: str, pairs: Any, messages: Any) -> None:
@@ -133,7 +132,7 @@ class RouteTally:
         self._collected[kind] = heapq.nlargest(SHOWN_MAX, [*self._collected[kind], *found])
 
     def rows(self) -> Iterator[Row]:
-        """Yield the counts, as COUNTS_DDL describes."""
+        """Yield the counts as rows of COUNTS_DDL."""
         for name, (messages, keys) in self._totals.items():
             yield "total", "", name, "", 0, messages, keys
         for number in np.flatnonzero(self._fan_out[1]).tolist():
@@ -164,12 +163,12 @@ def sums(places: Any, messages: Any, length: int) -> Any:
 
 
 def matchers_of(topologies: Topologies) -> tuple[Matcher, ...]:
-    """Return the matchers of this worker."""
+    """Return the matcher of each topology."""
     return tuple(compiled(name, topology) for name, topology in topologies)
 
 
 def count_routes(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that counts rows (vhost, exchange, routing_key, route_properties, messages) by topologies."""
+    """Return the task that counts the routes of rows with PLACE_COLUMNS and the number of their messages."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tally: RouteTally | None = None
@@ -188,9 +187,9 @@ def count_routes(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]],
 
 
 def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, Any]]:
-    """Return the counts of a frame's messages, as COUNTS_DDL describes.
+    """Return the counts of a frame's messages, as rows of COUNTS_DDL.
 
-    Cost: one pass over the keys of all messages; each distinct key is matched once.
+    Cost: one pass over the messages; only distinct keys are matched.
     """
     keys = (
         frame.select("vhost", "exchange", "routing_key", route_properties_column(topologies).alias(ROUTE_PROPERTIES))
@@ -205,7 +204,7 @@ def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, A
 
 
 def busiest_keys(rows: Iterable[Mapping[str, Any]], key: str, count: int) -> list[dict[str, Any]]:
-    """Return the keys with the most messages. Shapes: `key` is the name that the routing key gets."""
+    """Return the keys with the most messages. Shapes: `key` is the name of the routing key's field in the result."""
     ordered = sorted(rows, key=lambda row: (-row["messages"], row["vhost"], row["name"], row["detail"]))
     names = {"vhost": "vhost", "exchange": "name", key: "detail", "messages": "messages"}
     return [{name: row[column] for name, column in names.items()} for row in ordered[:count]]
@@ -217,7 +216,7 @@ def named(*topologies: Topology) -> Topologies:
 
 
 def with_queues(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return the task that replaces the column ROUTE_PROPERTIES by the queues of a row, and drops rows without any."""
+    """Return the task that replaces the column ROUTE_PROPERTIES with a row's queues, and drops rows without queues."""
 
     def task(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         known: dict[Any, list[str]] = {}
@@ -242,7 +241,7 @@ def with_queues(topologies: Topologies) -> Callable[[Iterator[pa.RecordBatch]], 
 
 
 def route_properties_column(topologies: Topologies) -> Column:
-    """Return the properties of rows whose route depends on them, because of a headers exchange or of keys in CC."""
+    """Return a column with the properties of the rows whose route may depend on them, and null for other rows."""
     needed = F.coalesce(F.instr(F.col("headers"), CC_NAME) > 0, F.lit(False))
     for vhost, exchange in sorted(
         {place for name, topology in topologies for place in compiled(name, topology).dynamic}

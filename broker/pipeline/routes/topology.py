@@ -1,7 +1,7 @@
-"""Exchanges, queues and bindings as plain values, which every worker can hold, and the files that describe them.
+"""Exchanges, queues and bindings as plain values that can be sent to workers, and the files that describe them.
 
-A file is a definitions file of RabbitMQ or SlotMQ, a JSON list, JSON lines, or CSV. Lines name exchange, pattern and
-queue. An exchange without a type is a topic exchange, unless brokers predeclare it with another type.
+A file is a definitions file of RabbitMQ or SlotMQ, or a list of bindings: a JSON list, JSON lines or CSV. In a list, an
+exchange without a type is a topic exchange, unless brokers predeclare it with another type.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class RoutedExchange:
-    """An exchange; `alternate` is from its arguments or a policy."""
+    """An exchange. `alternate` is the name of its alternate exchange, from its arguments or a policy."""
 
     vhost: str
     name: str
@@ -56,7 +56,7 @@ class RoutedBinding:
 
     @property
     def identity(self) -> tuple[str, str, str, str, bool, str]:
-        """The fields that equal bindings of two topologies have in common."""
+        """A value that equal bindings of two topologies share."""
         arguments = repr(sorted(self.arguments.items())) if self.arguments else ""
         return self.vhost, self.exchange, self.key, self.destination, self.to_exchange, arguments
 
@@ -125,7 +125,7 @@ def csv_rows(text: str) -> list[Row]:
 
 
 def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
-    """Return the topology of rows, each of which is one binding. Raises: BadBindings."""
+    """Return the topology of rows; each row is one binding. Raises: BadBindings."""
     bindings: list[Any] = []
     types: dict[tuple[str, str], str] = {}
     for number, raw in enumerate(rows, 1):
@@ -155,7 +155,7 @@ def read_rows(rows: Iterable[Any], vhost: str = DEFAULT_VHOST) -> Topology:
 
 
 def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) -> Topology:
-    """Return the topology in a definitions document, or in a broker's listing. Raises: BadBindings."""
+    """Return the topology that a definitions document or a broker's listing describes. Raises: BadBindings."""
     exchanges: dict[tuple[str, str], RoutedExchange] = {}
     queues: dict[tuple[str, str], None] = {}
     for row in entries(document, "queues"):
@@ -191,7 +191,7 @@ def read_definitions(document: Mapping[str, Any], vhost: str = DEFAULT_VHOST) ->
 
 
 def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default: str) -> str | None:
-    """Return the alternate exchange that the applicable policy defines for an exchange. Raises: BadBindings."""
+    """Return the alternate exchange that a policy defines for an exchange, or None. Raises: BadBindings."""
     best_rank: tuple[float, str] | None = None
     definition: Mapping[str, Any] = {}
     for row in entries(document, "policies"):
@@ -213,7 +213,7 @@ def policy_alternate(document: Mapping[str, Any], vhost: str, name: str, default
 
 
 def entries(document: Mapping[str, Any], part: str) -> list[Row]:
-    """Return a list in a document, or [] if it is missing. Raises: BadBindings."""
+    """Return the list `part` of a document, or [] if it is missing. Raises: BadBindings."""
     found = document.get(part) or []
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
         raise BadBindings(f"{part} should be a list of objects")
@@ -231,7 +231,7 @@ def text_of(row: Row, name: str, default: str | None = None) -> str:
 
 
 def table_of(row: Row) -> dict[str, Any]:
-    """Return the arguments. Some exporters write an empty table as []. Raises: BadBindings."""
+    """Return the arguments of an entry. Some exporters write an empty table as []. Raises: BadBindings."""
     found = row.get("arguments") or {}
     if not isinstance(found, dict):
         raise BadBindings("arguments should be an object")

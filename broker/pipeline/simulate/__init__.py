@@ -1,1 +1,1 @@
-"""Simulate overlays of many sizes with the shipped brokers, one in each Spark task."""
+"""Simulate overlays of many sizes with the production code of brokers. Each Spark task simulates one overlay."""

@@ -1,4 +1,4 @@
-"""The shipped interest of all brokers of an overlay tree, linked by direct calls in simulated time."""
+"""Simulate how the brokers of an overlay tree announce their interest, with the production class `Interest`."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from broker.overlay.simulation.network import SimulatedTree
 from broker.overlay.wire import encode
 from broker.routing.index import TopicIndex
 
-LEAF_PATTERNS: Final = 20  # distinct patterns in which the clients of one leaf are interested
+LEAF_PATTERNS: Final = 20  # the most patterns in which the clients of one leaf are interested
 _KINDS: Final = ("{0}.{1}.{2}", "{0}.{1}.*", "*.{1}.{2}", "{0}.#")
 _SHARES: Final = (0.7, 0.2, 0.09, 0.01)
 
 
 def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
-    """Return a tree with exactly this many brokers, as even as possible.
+    """Return a balanced tree with exactly this many brokers.
 
-    Inner tree nodes have `redundancy` brokers and `fan_out` children; some of the last ones have more children, to make
-    the number of brokers exact. The node `inner0` is the root.
+    Inner tree nodes have `redundancy` brokers each and about `fan_out` children. The node `inner0` is the root.
     """
     inner = max(1, (brokers - 1) // (fan_out - 1 + redundancy))
     leaves = brokers - inner * redundancy
@@ -49,7 +48,7 @@ def sized_tree(brokers: int, fan_out: int, redundancy: int) -> SimulatedTree:
 
 
 def parents_of(tree: SimulatedTree, root: str = "inner0") -> dict[str, str]:
-    """Return the parent of each tree node except the root, parents before children."""
+    """Return the parent of each tree node except the root, in breadth-first order."""
     parents: dict[str, str] = {}
     waiting = [root]
     for node in waiting:
@@ -61,7 +60,7 @@ def parents_of(tree: SimulatedTree, root: str = "inner0") -> dict[str, str]:
 
 
 def sites_of(tree: SimulatedTree, parents: dict[str, str]) -> list[str]:
-    """Return the sites: inner tree nodes of which all children are leaves."""
+    """Return the sites: the inner tree nodes that have only leaves as children."""
     return [
         node
         for node in tree.brokers
@@ -72,7 +71,7 @@ def sites_of(tree: SimulatedTree, parents: dict[str, str]) -> list[str]:
 
 def least_crossings(parents: Mapping[str, str], leaf: str, wanting: Iterable[str]) -> int:
     """Return the number of edges in the smallest subtree that joins a leaf and all leaves that want its message."""
-    below: dict[str, int] = {}  # how many of these leaves are at a node or below it
+    below: dict[str, int] = {}  # the number of joined leaves in the subtree of each node
     joined = {leaf, *wanting}
     for end in joined:
         node: str | None = end
@@ -83,14 +82,13 @@ def least_crossings(parents: Mapping[str, str], leaf: str, wanting: Iterable[str
 
 
 class Workload:
-    """The interest of the clients of each leaf, and the publishes.
+    """The subscriptions of the clients of each leaf, and the routing keys of messages.
 
-    There are `patterns` distinct patterns for keys of three words. The clients of each leaf choose among LEAF_PATTERNS
-    of them, the first twice as often as the second, three times as often as the third, and so on. Equal subscriptions
-    of a leaf are not stored one by one: a multinomial draw gives the number of each, so that 10^9 of them cost as much
-    as the patterns. All leaves are alike, and keys are uniform over the words.
+    There are `patterns` distinct patterns for keys of three words. The clients of a leaf choose among up to
+    LEAF_PATTERNS of them, the n-th with a probability proportional to 1/n. All routing keys are equally likely.
 
     Shapes: `counts` maps each leaf to its number of subscriptions by pattern.
+    Cost: independent of the number of subscriptions, because equal subscriptions of a leaf are only counted.
     """
 
     def __init__(self, patterns: int, subscriptions: int, leaves: Sequence[str], seed: int) -> None:
@@ -120,7 +118,7 @@ class Workload:
         return index
 
     def change(self, leaf: str) -> tuple[str, int, int]:
-        """Let one client of a leaf subscribe or, equally often, unsubscribe; return pattern, old count and new count.
+        """Let one client of a leaf subscribe or unsubscribe; return the pattern, its old count and its new count.
 
         Every existing subscription is equally likely to end.
         """
@@ -160,7 +158,7 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """The traffic on links; announcements to observed leaves count as `leaf_...`, those to others do not count."""
+    """The traffic on links. Announcements to observed leaves count as `leaf_...`; those to other leaves are ignored."""
 
     packets: int = 0
     bytes: int = 0
@@ -170,7 +168,7 @@ class UpdateTraffic:
 
 @dataclass(slots=True, eq=False)
 class InterestBroker:
-    """The interest of one broker in the tree."""
+    """A broker of the tree that runs only its interest."""
 
     name: str
     node: str
@@ -188,14 +186,14 @@ class InterestLane:
 
 
 class InterestNetwork:
-    """Brokers without streams, which exchange announcements of interest and their changes.
+    """Brokers that announce their interest to each other, without streams of messages.
 
-    `observed` are the sites, or None for all, whose leaves and inner brokers are simulated completely. The brokers of
-    other sites announce their clients' interest, but acknowledge announcements without applying them: they would learn
-    the same as the observed sites, because sites are alike. All brokers nearer to the root are complete. A site is an
-    inner tree node that has only leaves as children, with these leaves.
+    A site is an inner tree node that has only leaves as children, together with these leaves. The sites in `observed`,
+    or all sites if it is None, are simulated completely. The brokers of other sites announce their clients' interest,
+    but acknowledge announcements from their parents without applying them: sites are alike, so the observed ones show
+    what these brokers would learn. Brokers nearer to the root are always complete.
 
-    Cost: each broker knows each leaf, so memory and time grow with the square of the number of brokers.
+    Cost: memory and time can grow with the square of the number of brokers, because a complete broker knows each leaf.
     """
 
     def __init__(
@@ -222,13 +220,13 @@ class InterestNetwork:
         }
 
     def is_observed(self, node: str) -> bool:
-        """Return whether the brokers of a tree node are complete."""
+        """Return whether the brokers of a tree node are simulated completely."""
         return node not in self._blind
 
     def route(self, leaf: str, key: str) -> tuple[int, set[str]]:
-        """Return how many edges a message of a leaf crosses and which leaves it reaches, by what the brokers know.
+        """Return the number of edges that a message from a leaf crosses, and the leaves that it reaches.
 
-        The brokers of a tree node have equal knowledge, so the first one decides for all.
+        The brokers of a tree node know the same, so the first one decides for all.
         """
         tree, crossed, reached = self.tree, 0, set[str]()
         waiting = [("", leaf)]
@@ -244,13 +242,13 @@ class InterestNetwork:
         return crossed, reached
 
     def change(self, leaf: str, added: Iterable[tuple[str, str]], removed: Iterable[str]) -> None:
-        """Add bindings to a leaf, as pairs of id and pattern, and remove bindings by id."""
+        """Add bindings to a leaf, given as pairs of an id and a pattern, and remove bindings by id."""
         broker = self.brokers[leaf]
         broker.interest.change([(name, Conjunction(SPACE, text), True) for name, text in added], removed)
         self._poll(broker)
 
     def start(self) -> None:
-        """Open the links from the leaves upwards, each level after everything below it is known."""
+        """Open the links of one level of the tree after another, the deepest first, and settle after each level."""
         depths = {"inner0": 0}
         for node, parent in self.parents.items():
             depths[node] = depths[parent] + 1
@@ -262,9 +260,9 @@ class InterestNetwork:
             self.settle()
 
     def crash(self, name: str) -> int:
-        """Kill a broker, restart it without state, and return how long it took until all brokers knew everything again.
+        """Kill a broker and restart it without state; return the time until the last announcement arrived.
 
-        Units: milliseconds from when its links were open again.
+        Units: simulated milliseconds after its links were opened again.
         """
         broker = self.brokers[name]
         now_ms = self.scheduler.now_ms
@@ -296,7 +294,7 @@ class InterestNetwork:
         return traffic
 
     def knowledge(self) -> dict[str, dict[str, tuple[frozenset[str], dict[str, int]]]]:
-        """Return what each complete broker knows of each direction: patterns, and times of the interested leaves."""
+        """Return the patterns and the virtual times that each complete broker knows for each neighbouring tree node."""
         return {
             broker.name: {
                 node: (frozenset(broker.interest.roots(node, SPACE)), broker.interest.vector(node, SPACE))

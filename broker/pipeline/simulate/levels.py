@@ -1,4 +1,4 @@
-"""Simulate overlays at two levels: the announcements and routes of all brokers, or complete brokers."""
+"""Simulate overlays at two levels: only the interest of brokers, or complete brokers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broker.routing.index import footprint_bytes
 OBSERVED_LEAVES: Final = 150
 CHANGES: Final = 1_000
 ANNOUNCED_CHANGES: Final = 20
-MEASURED: Final = 12  # of each kind: brokers whose memory is measured
+MEASURED: Final = 12  # the most brokers of each kind whose memory is measured
 PUBLISHERS: Final = 4
 EVERY_MS: Final = 20
 STEP_MS: Final = 10
@@ -71,7 +71,7 @@ class TableSimulation(Simulation):
             self.crossings["forwarded_bytes"] += crossed * self.size_bytes(leaf, key)
 
     def _tables(self) -> SimulatedRow:
-        """Return a row with the sizes of network and tables.
+        """Return a row with the sizes of the network and of the brokers' tables.
 
         The inner brokers of sites that are not observed are assumed to equal the mean of the observed ones.
         """
@@ -95,7 +95,7 @@ class TableSimulation(Simulation):
         )
 
     def _patterns(self, node: str) -> int:
-        """Return the number of patterns of a broker in all directions."""
+        """Return the number of patterns that the first broker of a tree node knows."""
         interest = self.network.brokers[self.tree.brokers[node][0]].interest
         return sum(len(interest.roots(other, SPACE)) for other in self.tree.neighbours[node])
 
@@ -103,7 +103,7 @@ class TableSimulation(Simulation):
         return footprint_bytes(self.network.brokers[self.tree.brokers[node][0]].interest)
 
     def _change_subscriptions(self) -> tuple[int, int, int]:
-        """Let clients of observed leaves change subscriptions until CHANGES are made or ANNOUNCED_CHANGES announced.
+        """Change subscriptions at observed leaves, up to CHANGES times or until ANNOUNCED_CHANGES were announced.
 
         Return the number of changes, the number of announced ones, and the bytes of the announcements.
         """
@@ -117,7 +117,7 @@ class TableSimulation(Simulation):
             held = self._held[leaf]
             removed = (held.pop(pattern),) if before else ()
             added = []
-            if after:  # equal subscriptions are one binding; a new name makes each change of their number a change
+            if after:  # equal subscriptions are one binding, which is replaced when their number changes
                 self._bindings += 1
                 held[pattern] = f"{pattern} {self._bindings}"
                 added = [(held[pattern], pattern)]
@@ -131,7 +131,7 @@ class TableSimulation(Simulation):
     def _all_bytes(self, traffic: UpdateTraffic, sources: int = 0) -> int:
         """Return the bytes on all links, with those to observed leaves extrapolated to all leaves.
 
-        Shapes: `sources` is the number of leaves that send the announcements, and so do not receive them.
+        Shapes: `sources` is the number of leaves that send the announcements and therefore do not receive them.
         """
         share = (len(self.leaves) - sources) / (len(self.tree.leaves) - sources)
         return round(traffic.bytes + traffic.leaf_bytes / share)
@@ -183,7 +183,7 @@ class MessageSimulation(Simulation):
             self.network.scheduler.after(EVERY_MS * place, partial(publisher.publish, SPACE, key, CONTENT))
 
     def _settle(self) -> int:
-        """Run until nothing changes for a while; return when brokers last learned more. Raises: SimulationFailed."""
+        """Run until nothing changes for STABLE_MS; return when interest last changed. Raises: SimulationFailed."""
         network, scheduler = self.network, self.network.scheduler
         begun_ms = busy_ms = known_ms = scheduler.now_ms
         before: Sequence[int] = ()
@@ -214,7 +214,7 @@ class MessageSimulation(Simulation):
         return sum(member.counts.flooded for member in self.network.inner.values() if member.is_running)
 
     def _count(self, _sender: str, _receiver: str, packet: Packet) -> None:
-        """Count the messages in a run that is sent over a link, and their bytes."""
+        """Count the messages in a run that is sent over a link, and the bytes of the run."""
         if isinstance(packet, StreamRun):
             self.crossings["forwarded"] += sum(isinstance(element, Data) for element in packet.elements)
             self.crossings["forwarded_bytes"] += len(encode(packet))
@@ -237,5 +237,5 @@ class MessageSimulation(Simulation):
         return sum(len(member.broker.interest.roots(other, SPACE)) for other in self.tree.neighbours[member.node])
 
     def _bytes(self, name: str) -> int:
-        """Return the memory of a broker, without objects that its port refers to."""
+        """Return the memory of a broker in bytes, without the objects that bound methods refer to."""
         return footprint_bytes(self.network.member(name).broker, closed=(MethodType,))

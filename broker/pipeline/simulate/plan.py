@@ -1,4 +1,4 @@
-"""The overlays to simulate: their plans, what the two levels of simulation share, and the results."""
+"""The plans of simulations, the rows of their results, and the base class of both levels of simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.overlay.wire import encode
 from broker.pipeline.simulate.interest_network import SPACE, Workload, least_crossings, parents_of, sized_tree
 
 TABLES: Final = "tables"
-"""The level at which brokers run only the shipped interest: what they announce, and where they would send messages."""
+"""The level at which brokers run only their interest: what they announce, and where they would send messages."""
 
 MESSAGES: Final = "messages"
 """The level at which brokers run completely, with streams, acknowledgements and repairs."""
@@ -31,7 +31,7 @@ FULL_WHOLE_BROKERS: Final = (*WHOLE_BROKERS, 300, 1_000)
 LARGE_BROKERS: Final = {TABLES: 1_000, MESSAGES: 100}
 """The number of brokers, by level, above which a task may take minutes."""
 
-CONTENT: Final = bytes(128)  # content header and body of a message
+CONTENT: Final = bytes(128)  # the content header and body of each message
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class SimulationPlan:
 
 
 def default_plans(base: SimulationPlan, *, full: bool) -> list[SimulationPlan]:
-    """Return plans that vary one field of `base` at a time, the largest first, so that short tasks run last."""
+    """Return the default variations of a plan, the largest first, so that short tasks run last."""
     found = [replace(base, brokers=brokers) for brokers in (FULL_BROKERS if full else BROKERS)]
     found += [replace(base, subscriptions=subscriptions) for subscriptions in SUBSCRIPTIONS]
     found += [replace(base, redundancy=redundancy) for redundancy in REDUNDANCIES]
@@ -95,9 +95,8 @@ class SimulatedRow:
     """The figures of one simulation; None for figures that its level does not have.
 
     Shapes: `edges` connect tree nodes, `links` connect brokers. `observed_leaves` is the number of leaves that are
-        simulated completely; the figures of leaves are theirs. Traffic is counted in crossings of an edge by a message.
-        `inner_patterns` counts the patterns of an inner broker in all directions together. `told_changes` is how many
-        of the clients' `changes` were announced to other brokers.
+        simulated completely. `forwarded`, `needed` and `flooded` count crossings of edges by messages. `told_changes`
+        is the number of the clients' `changes` that were announced to other brokers.
     """
 
     leaves: int
@@ -141,7 +140,7 @@ class SimulatedRow:
 class Simulation:
     """One overlay: its tree, its clients, and the messages that they publish.
 
-    Shapes: `crossings` counts crossings of tree edges by messages, and their bytes; each takes one link of the edge.
+    Shapes: `crossings` counts crossings of tree edges by messages, and the bytes sent over these edges.
     """
 
     def __init__(self, plan: SimulationPlan) -> None:
@@ -153,7 +152,7 @@ class Simulation:
         self._index = self.workload.index()
 
     def messages(self, leaves: Sequence[str], count: int) -> Iterator[tuple[str, str, set[str]]]:
-        """Yield messages of these leaves (leaf, key and the other leaves that want it), and count their crossings."""
+        """Yield messages as (leaf, key, other leaves that want it), and count the needed and the flooded crossings."""
         edges, crossings = len(self.tree.brokers) - 1, self.crossings
         for _ in range(count):
             leaf, key = self.workload.choose(leaves), self.workload.key()

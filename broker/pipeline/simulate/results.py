@@ -1,4 +1,4 @@
-"""The results of simulations, as text and as charts: one for each figure and each field that was varied."""
+"""Show the results of simulations as text and as charts."""
 
 from __future__ import annotations
 
@@ -81,9 +81,9 @@ def _order(row: Row) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class FigurePanel:
-    """A chart of a figure over one field of the plans of a level.
+    """A chart that shows how figures depend on one field of the plans of a level.
 
-    Shapes: a line is labelled by the name of its value, if there are several `values`, and by how its plans differ.
+    Shapes: `values` is one figure, or maps labels of lines to figures.
     """
 
     title: str
@@ -152,7 +152,7 @@ PANELS: Final = (
 
 
 def result_sheet(rows: Sequence[Row]) -> str:
-    """Return, as SVG, the charts of all figures over the fields that were varied."""
+    """Return the charts as SVG; a chart whose field was not varied is left out."""
     drawings = [drawing for panel in PANELS if (drawing := _drawing(panel, rows)) is not None]
     return sheet("Simulated overlays", drawings)
 

@@ -1,7 +1,6 @@
 """Publish many messages over one blocking connection, with confirms, and report the refused ones.
 
-What messages share is encoded once: a method frame per exchange and key, property octets per distinct properties.
-Many messages are sent with one write.
+Method frames and encoded properties are cached, and many messages are sent with one write.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ Outgoing = tuple[str, str, bytes, bytes, int | None, object]
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """A message that was finally refused, with the broker's code and text; 0 means a full queue or an invalid row."""
+    """A message that was finally refused. `code` is the broker's reply code; 0 means a full queue or an invalid row."""
 
     message: Outgoing
     code: int
@@ -55,7 +54,7 @@ class PublishWindow:
         return len(self.waiting)
 
     def acked(self, tag: int, *, multiple: bool) -> list[RefusedMessage]:
-        """Remove the acked messages, and return those that the broker had returned. HOT."""
+        """Remove the acked messages, and return those for which a basic.return had arrived. HOT."""
         if multiple and not self._returned:
             waiting = self.waiting
             first = next(iter(waiting), tag + 1)
@@ -84,7 +83,7 @@ class PublishWindow:
         return [known for known in self.waiting if known <= tag]
 
     def restart(self) -> list[tuple[Outgoing, int]]:
-        """Forget the lost connection, and return the messages that were in flight, in order."""
+        """Prepare for a new connection, and return the messages that were in flight, in order."""
         left = list(self.waiting.values())
         self.waiting.clear()
         self._returned.clear()
@@ -102,10 +101,10 @@ class PublishWindow:
             self._returned[tag] = (method.reply_code or 0, method.reply_text)
 
     def _match(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> int:
-        """Return the tag of a returned message, or 0 if there is none: the first equal one after the last return.
+        """Return the tag of the message to which a basic.return refers, or 0 if there is none.
 
-        Returns arrive in the order of publishes. The broker may have changed the properties, so if no message is equal,
-        the first one that differs only in its properties is taken.
+        Returns arrive in the order of publishes, so it is the first equal message after the previously returned one. If
+        none is equal, it is the first that differs only in its properties, which the broker may have changed.
         """
         candidate = 0
         route = (method.exchange, method.routing_key)
@@ -126,11 +125,11 @@ CLIENT: Final = {
     "capabilities": {**CAPABILITIES, "slotmq.dropped_publishes": True},
 }
 TICKET: Final = bytes(2)
-CONTENT: Final = Struct(">HHQ").pack  # class, weight and body size of a content header
+CONTENT: Final = Struct(">HHQ").pack  # encodes class, weight and body size of a content header
 BASIC: Final = 60  # the class id
 WRITE_BYTES: Final = 1 << 16
-PRODUCERS_MAX: Final = 100  # in the cache: one for each start of the broker that sealed rows
-METHODS_MAX: Final = 100_000  # in the cache: one frame for each exchange and key
+PRODUCERS_MAX: Final = 100  # the size of a cache; each start of the broker that sealed rows is a producer
+METHODS_MAX: Final = 100_000  # the size of a cache with a frame for each exchange and key
 POLL_S: Final = 0.5
 PAUSE_S, PAUSE_MAX_S = 0.05, 2.0  # before resending a nacked message, and before reconnecting
 RATE_SLICE_S: Final = 0.05
@@ -165,9 +164,9 @@ def _fail(refused: RefusedMessage) -> NoReturn:
 class AmqpPublisher:
     """Publish to one vhost.
 
-    Messages with a sequence number are numbered for the producer of the options. They can be resent safely, so after a
-    lost connection every unconfirmed message is sent again. An unconfirmed message without a number is an error then.
-    Invariant: at most `window` messages are in flight; each finally refused message is passed to `refused` once.
+    After a lost connection every unconfirmed message is sent again. This is safe for messages with a sequence number,
+    which are numbered for the producer in the options; an unconfirmed message without a number is an error.
+    Invariant: at most `window` messages are in flight.
     """
 
     def __init__(
@@ -176,7 +175,7 @@ class AmqpPublisher:
         options: PublisherOptions | None = None,
         refused: Callable[[RefusedMessage], object] = _fail,
     ) -> None:
-        """Connect and log in. Raises: PublishFailed if the broker cannot be reached or refuses the login."""
+        """Connect and log in; `refused` is called with each finally refused message. Raises: PublishFailed."""
         self._address = address
         self._options = options = options or PublisherOptions()
         self.refused = refused
@@ -227,14 +226,14 @@ class AmqpPublisher:
     # -- publishing ---------------------------------------------------------------------------------------------------
 
     def publish(self, messages: Iterable[Outgoing]) -> None:
-        """Publish messages in order; return when the last one is sent, but not yet confirmed.
+        """Send messages in order, without waiting for the last confirms.
 
         A message that a full queue refuses is resent later, out of order.
         Raises: PublishFailed.
         """
         waiting, options = self._window.waiting, self._options
         limit, rate = options.window, options.rate
-        self._poll(0)  # detect a lost connection before any message is in flight
+        self._poll(0)  # detect a lost connection before more messages are in flight
         for message in messages:
             if len(waiting) >= limit:
                 self._write()
@@ -298,7 +297,7 @@ class AmqpPublisher:
         return before + SEQUENCE_OCTETS(sequence) + after
 
     def _write(self) -> None:
-        """Write the encoded messages, after waiting until the broker is not blocked. Raises: PublishFailed."""
+        """Write the encoded messages; if the broker blocks publishers, wait first. Raises: PublishFailed."""
         if self._link.client.blocked:
             self._wait_unblocked()
         try:
@@ -324,7 +323,7 @@ class AmqpPublisher:
         count, since_s = len(window), time.monotonic()
         while len(window) > upto:
             self._poll(POLL_S)
-            self._write()  # waits while the broker is blocked, which shows that it is alive
+            self._write()  # waits while the broker blocks publishers
             if len(window) != count or self._link.client.blocked:
                 count, since_s = len(window), time.monotonic()
             elif time.monotonic() - since_s > limit_s:
@@ -362,7 +361,7 @@ class AmqpPublisher:
                 self.refused(RefusedMessage(message, 0, f"a full queue refused it {nacks} times"))
 
     def _wait_unblocked(self) -> None:
-        """Wait until the broker's alarm is over. Raises: PublishFailed."""
+        """Wait until the broker no longer blocks publishers. Raises: PublishFailed."""
         end_s = time.monotonic() + self._options.blocked_timeout_s
         while blocked := self._link.client.blocked:
             self._poll(POLL_S)

@@ -35,7 +35,7 @@ Value = TypeVar("Value")
 
 
 def producer_of(name: str, place: object) -> str:
-    """Return the producer name with the history that numbers a message, because seal numbers recur in other histories.
+    """Append a message's store and incarnation to a producer name, because seal numbers recur in other histories.
 
     Shapes: a place is seal, slot and offset, followed by store and incarnation if they are known.
     """
@@ -44,7 +44,7 @@ def producer_of(name: str, place: object) -> str:
 
 
 class Memo(dict[Key, Value]):
-    """The results of a function by its argument, each computed once; when there are too many, all are dropped."""
+    """A cache of the results of a function by argument. It is cleared when it is full."""
 
     def __init__(self, make: Callable[[Key], Value], maximum: int = MEMO_MAX) -> None:
         super().__init__()
@@ -61,8 +61,7 @@ class Memo(dict[Key, Value]):
 class NumberedProperties:
     """Write one producer's sequence numbers into properties.
 
-    Shapes: `parts` maps well-formed properties to the octets before the number and those after it. All other properties
-        stay unchanged; an earlier number is replaced.
+    Shapes: `parts` maps well-formed properties to the octets before and after the number. An earlier number is removed.
     """
 
     def __init__(self, producer: str) -> None:
@@ -129,7 +128,7 @@ class HeaderChanges:
     drop_properties: tuple[str, ...] = ()
 
     def __call__(self, properties: bytes) -> bytes:
-        """Return the changed properties; both begin with the property flags."""
+        """Return the changed property octets, which begin with the property flags."""
         if self == HeaderChanges():
             return properties
         return edit_header(
@@ -141,9 +140,9 @@ class HeaderChanges:
 
 
 class PropertyOctets:
-    """The property octets of rows, encoded once for all rows with equal properties.
+    """The property octets of rows, cached by the values of the properties.
 
-    Shapes: `persistent` None leaves the delivery mode as it is; columns without a delivery mode are persistent.
+    Shapes: `persistent` sets the delivery mode; None keeps it, or makes columns without a delivery mode persistent.
     """
 
     def __init__(self, *, persistent: bool | None, changes: HeaderChanges) -> None:
@@ -152,7 +151,7 @@ class PropertyOctets:
         self._known: Memo[Any, bytes | BadProperties] = Memo(self._checked)
 
     def of_row(self, raw: bytes | None, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes | BadProperties:
-        """Return the octets of `raw` properties, or else of columns, in which null is an absent property."""
+        """Return the octets of `raw` properties or, if it is None, of columns, in which null is an absent property."""
         return self._known[(names, values) if raw is None else raw]
 
     def _encoded(self, row: dict[str, Any]) -> bytes:
@@ -191,6 +190,6 @@ class PropertyOctets:
 
 
 def _in_order(pieces: dict[str, bytes]) -> dict[str, bytes]:
-    """Return the octets of properties in the order of a content header, preceded by those of their flags."""
+    """Return the octets of the property flags, then those of the properties in the order of a content header."""
     flags = FLAGS.pack(sum(FLAG_OF[name] for name in pieces))
     return {"flags": flags, **{name: pieces[name] for _, name, _ in KINDS if name in pieces}}

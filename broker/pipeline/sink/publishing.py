@@ -1,11 +1,11 @@
-"""Publish rows in Spark's Python workers: shared by the sink and the jobs replay and deadletters.
+"""Publish rows in Spark's Python workers, for the sink and for jobs.
 
-Rows that were not published are in Parquet files in a folder, whose log names the valid files:
+Refused rows are stored in Parquet files in a folder, whose log names the valid files:
 
     data/<uuid>.parquet            written by one attempt of a task
     _log/<run>-<batch>.json        the files of the successful attempts, written once, by the commit
 
-A file that no log names was left by a failed attempt and is not valid.
+A file that is not in the log is not valid; a failed attempt may have left it.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ BAD_SCHEMA: Final = pa.schema(
 
 
 class BadRecordFile:
-    """The file of bad rows of one attempt of a task; without any, it is not created.
+    """The file for the refused rows of one attempt of a task. It is created only if there are any.
 
-    Invariant: at the end of `with` the file is on disk; after an exception it is removed.
+    Invariant: at the end of `with` the file is synced to disk or, after an exception, removed if possible.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -119,7 +119,7 @@ class BadRecordLog:
         self._folder = folder
 
     def commit(self, run: str, batch: int, names: Sequence[str]) -> None:
-        """Log the files of a batch; the first commit of a batch is final."""
+        """Log the files of a batch, or remove them if the batch has been logged before."""
         disk = Disk()
         if not names:
             return
@@ -160,7 +160,7 @@ TALLY_DDL: Final = "rows bigint, refused bigint, dropped bigint, bytes bigint, f
 
 @dataclass(frozen=True)
 class Tally(WriterCommitMessage):
-    """The report of one task: its rows, and how many of them were refused, or dropped as already known to the broker.
+    """The counts of one task: all rows, the refused ones, and those that the broker dropped as duplicates.
 
     Shapes: `bytes` is the size of the column `body`; `file` names the file of refused rows, or is "" without any.
     """
@@ -174,14 +174,14 @@ class Tally(WriterCommitMessage):
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """The original timing: a message is due (its time - `first_us`) / `speed` after `began_s`, in Unix time."""
+    """The original timing, `speed` times as fast. A message with time `first_us` is due at the Unix time `began_s`."""
 
     speed: float
     first_us: int
     began_s: float
 
     def parts(self, batch: pa.RecordBatch, idle: Callable[[], object]) -> Iterator[pa.RecordBatch]:
-        """Yield rows when they are due, and call `idle` before each sleep. Due times must not decrease."""
+        """Yield the rows of a batch in order as they become due, and call `idle` before each sleep."""
         due = [self.began_s + (time_us - self.first_us) / 1e6 / self.speed for time_us in due_us(batch.column("ts"))]
         at = 0
         while at < len(due):
@@ -198,7 +198,7 @@ class Pace:
 def publish_batches(options: SinkOptions, batches: Iterable[pa.RecordBatch], pace: Pace | None = None) -> Tally:
     """Publish the batches of one task over a connection of its own.
 
-    Invariant: every counted row is confirmed, or in the file of bad rows.
+    Invariant: every counted row is confirmed, or in the file of refused rows.
     Raises: PublishFailed.
     """
     messages = SinkRows(options)
@@ -236,8 +236,8 @@ def publish_frame(
 ) -> dict[str, int]:
     """Publish the messages of a frame; return how many were published, refused and dropped, and the size of the bodies.
 
-    Refused messages are in the folder `bad_records`, under the number of the batch. Messages of one queue with one
-    routing key are published in the order of the queue.
+    Refused messages are logged in the folder `bad_records` under the number `batch`. Messages of one queue with one
+    routing key are sent in the order of the queue, except those that a full queue refuses at first.
     """
     assert options.bad_records is not None, "a job stores refused messages"
     log = BadRecordLog(options.bad_records)
@@ -250,7 +250,7 @@ def publish_frame(
     frame = frame.repartition(lanes, *lane)
     history = ["store", "seal", "incarnation", "offset"]
     order = ["vhost", "queue", *history]
-    if pace is not None:  # order by time, but no message before its predecessors in the queue
+    if pace is not None:  # order by time, but keep the order of each queue
         frame = frame.withColumn("due", F.max("ts").over(Window.partitionBy(*lane).orderBy(*history)))
         order = ["due", *order]
     options = replace(options, publisher=replace(options.publisher, rate=options.publisher.rate / lanes))

@@ -1,4 +1,4 @@
-"""Convert rows of a frame to messages: the sink's options, the meaning of columns, and the check of each row."""
+"""Convert rows of a frame to messages, and check the options of the sink, the columns and the rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NAMES: Final = (
     "url", "exchange", "routingKey", "window", "producer", "mandatory", "badRecords", "rate", "persistent",
     "nackAttempts", "retrySeconds", "sequenceColumn",
 )  # fmt: skip
-BY_SPARK: Final = ("checkpointLocation",)  # Spark's own option of streams
+BY_SPARK: Final = ("checkpointLocation",)  # options that Spark itself uses for streams
 WINDOW_MAX: Final = 65_535
 PLACE_COLUMNS: Final = ("seal", "slot", "offset")
 ORIGIN_COLUMNS: Final = ("store", "incarnation")  # identify the history of the seals
@@ -56,7 +56,7 @@ class SinkOptions:
     Shapes: `exchange` and `routing_key` are for rows that name none; `sequence` is the column with sequence numbers, or
         None if they follow from a row's place in a slot; `persistent` None leaves each delivery mode as it is;
         `bad_records` is the folder for refused rows, or None if a refusal is an error; `checkpoint` is a stream's
-        checkpoint, if it is a folder; `changes` are those of a replay.
+        checkpoint, or None if it is not a local folder; `changes` apply to the properties of every row.
     """
 
     address: AmqpAddress
@@ -71,7 +71,7 @@ class SinkOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SinkOptions:
-        """Return the options. Raises: SinkRefused for an unknown or invalid one."""
+        """Return the checked options. Raises: SinkRefused."""
         given = GivenOptions(options, NAMES, SinkRefused, BY_SPARK)
         url = given.text("url")
         if url is None:
@@ -123,7 +123,7 @@ def _folder(given: GivenOptions, name: str) -> Path | None:
 
 
 def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None:
-    """Check that rows with these columns, given with Spark's type names, can be messages. Raises: SinkRefused."""
+    """Check that rows can be messages. Shapes: `columns` maps names to Spark's type names. Raises: SinkRefused."""
     sequence = options.sequence
     if sequence is not None and columns.get(sequence) not in WHOLE:
         found = f"not {columns[sequence]}" if sequence in columns else "and there is none"
@@ -152,8 +152,8 @@ def check_message_columns(columns: dict[str, str], options: SinkOptions) -> None
 class SinkRows:
     """Convert rows to messages.
 
-    Shapes: a message is identified by its row's place (seal, slot and offset, as far as these columns exist) and, if
-        the place gives the sequence number, by the store and the incarnation of the seal.
+    Shapes: the identifier of a message is its row's (seal, slot, offset), followed by the store and the incarnation
+        unless a column contains the sequence numbers. The values of missing columns are None.
     """
 
     def __init__(self, options: SinkOptions) -> None:
@@ -209,7 +209,7 @@ class SinkRows:
         return list(zip(*lists, strict=True))
 
     def _properties(self, columns: dict[str, pa.Array], rows: int) -> Sequence[bytes | BadProperties]:
-        """Return the property octets of each row: the original ones, or those encoded from its columns."""
+        """Return the property octets of each row, or why its properties cannot be encoded."""
         names = tuple(name for name in PROPERTY_COLUMNS if name in columns)
         raws = columns["properties_raw"].to_pylist() if "properties_raw" in columns else [None] * rows
         values: Iterator[tuple[Any, ...]] = (
@@ -219,14 +219,14 @@ class SinkRows:
 
 
 def sequence_of(seal: int | None, slot: int | None, offset: int | None) -> int | None:
-    """Return the sequence number that follows from a row's place; None without seal, slot or offset, -1 if invalid."""
+    """Return the sequence number of a row by its place: None without seal, slot or offset, and -1 if it is invalid."""
     if not seal or slot is None or offset is None:
         return None
     return seal * SLOT_NUMBERS + offset - slot if 0 <= offset - slot < SLOT_NUMBERS and seal > 0 else -1
 
 
 def _route_fault(route: tuple[str | None, str | None]) -> str:
-    """Return what is wrong with an exchange and a routing key, usually ""."""
+    """Return what is wrong with an exchange or a routing key, or "" if both are valid."""
     return _name_fault("exchange", route[0]) or _name_fault("routing_key", route[1])
 
 

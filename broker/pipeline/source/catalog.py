@@ -1,4 +1,4 @@
-"""The catalog of a broker's slots: on its data folder, or over its HTTP server, with the same interface.
+"""The catalog of a broker's slots, read from the data folder or over the broker's HTTP server.
 
 A local or mounted data folder can be read without a running broker.
 """
@@ -32,8 +32,7 @@ SMALL_BYTES: Final = 1 << 16  # reading a file up to this size costs less than m
 class SealReader:
     """Read the new lines of a seal log at each call of `view`.
 
-    Invariant: it continues after the last complete line, or starts over if the log is another file, or if the bytes
-        before that position have changed.
+    Invariant: each call continues after the last complete line, or starts over if the log has been replaced.
     """
 
     def __init__(self, path: Path) -> None:
@@ -43,7 +42,7 @@ class SealReader:
     def _start_over(self, inode: int) -> None:
         self._inode = inode
         self._at = 0
-        self._last_bytes = b""  # the bytes before that position, to recognize the file
+        self._last_bytes = b""  # the bytes before `_at`, to recognize the file
         self._view = SealView()
 
     def view(self) -> SealView:
@@ -85,7 +84,7 @@ class SealReader:
 
 
 class StoreCatalog:
-    """The slots in a data folder. What only the running broker can do is requested over its control socket."""
+    """The slots in a data folder. Some methods need a running broker, and send requests to its control socket."""
 
     partial = False  # a user who may open the folder may read all slots
 
@@ -101,18 +100,18 @@ class StoreCatalog:
         return self._reader.view()
 
     def fetch_slot(self, slot: SlotHandle) -> Any:
-        """Return a slot file, sealed or of a snapshot; a large one is mapped. Raises: SlotMissing."""
+        """Return a slot file, sealed or of a snapshot; a large one is mapped. Raises: SlotMissing, SourceRefused."""
         return self._map(self._path(slot), str(slot))
 
     def location(self, slot: SlotHandle) -> str:
         return str(self._path(slot))
 
     def snapshot(self, vhost: str, queue: str) -> list[SlotHandle]:
-        """Return a snapshot of a queue's current contents, which the broker keeps for `taps.snapshot_ms`."""
+        """Make a snapshot of a queue's messages, which the broker keeps for `taps.snapshot_ms`; return its files."""
         return SlotHandle.of_snapshot(self._ask("snapshot", vhost=vhost, queue=queue), vhost, queue)
 
     def seal_now(self, vhost: str | None = None, tap: str | None = None) -> int:
-        """Seal the open slots, and return the last seal."""
+        """Seal the open slots of all taps, of a vhost or of one tap, and return the last seal."""
         answer = self._ask("seal", vhost=vhost, tap=tap)
         return int(answer["last_seal"])
 
@@ -124,7 +123,7 @@ class StoreCatalog:
         self._ask("cursor_remove", name=name, vhost=vhost, tap=tap)
 
     def note_read(self, taps: Iterable[tuple[str, str]]) -> None:
-        """Tell the running broker which taps are being read, so that it writes their slot files sooner.
+        """Notify the running broker that taps are being read, so that it writes their slot files sooner.
 
         A broker that does not answer soon is ignored.
         """
@@ -165,7 +164,7 @@ class StoreCatalog:
 
 
 Catalog = StoreCatalog | HttpCatalog
-"""The slots of one broker. Every method raises SourceRefused when it cannot answer."""
+"""The slots of one broker. Methods raise SourceRefused if the broker or the data folder cannot provide an answer."""
 
 
 def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
@@ -185,7 +184,7 @@ def open_catalog(path: str | None = None, url: str | None = None) -> Catalog:
 
 
 def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
-    """Return the slot file of a handle. Raises: SlotMissing; SlotDamaged if the file does not match the handle."""
+    """Return a view of the slot file of a handle. Raises: SlotMissing, SlotDamaged, SourceRefused."""
     block = catalog.fetch_slot(slot)
     try:
         view = open_slot(block, slot.crc)
@@ -198,7 +197,7 @@ def open_handle(catalog: Catalog, slot: SlotHandle) -> SlotView:
 
 
 def _check_history(catalog: Catalog, slot: SlotHandle, block: Any) -> None:
-    """Refuse an intact file that another start of the broker wrote. Raises: SlotMissing."""
+    """Raise SlotMissing if the file is intact but belongs to another history than its handle."""
     with suppress(BadSlotFile):
         meta = open_slot(block).meta
         if slot.snapshot is None and (meta.store, meta.incarnation) != (slot.store, slot.incarnation):

@@ -19,8 +19,8 @@ All others are objects with one key, `$` and the type octet:
     {"$t": 2}                        true, encoded as another octet than 1
     {"$F": {...}}                    a table with a single key that begins with `$`
 
-Octets of texts and names that are not UTF-8 are `\\udc80` to `\\udcff`, like Python's surrogateescape. A name that
-is repeated in a table is repeated in the object.
+Octets that are not UTF-8 are written as `\\udc80` to `\\udcff`, like Python's surrogateescape. A name that is repeated
+in a table is repeated in the object.
 """
 
 from __future__ import annotations

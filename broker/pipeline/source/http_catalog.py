@@ -1,4 +1,4 @@
-"""The catalog of a remote broker, read from its HTTP server, which sends the bytes of the files in the data folder."""
+"""The catalog of a remote broker's slots, read over its HTTP server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ class NotFound(SourceRefused):
 class HttpClient:
     """One connection, opened on first use, with a timeout for every socket operation.
 
-    A request without an answer, or with 503, is repeated: every request here may safely be carried out twice.
+    A request without an answer, or with the status 503, is repeated for a while, so callers send only requests that may
+    be carried out twice.
     Invariant: no error text contains the password.
     """
 
@@ -85,7 +86,7 @@ class HttpClient:
             raise SourceRefused(f"the answer of {self.address} is not that of a SlotMQ broker") from None
 
     def request(self, method: str, path: str, body: bytes | None = None) -> Body:
-        """Return the body of a response; a large one is mapped. Raises: NotFound, SourceRefused."""
+        """Send a request and return the body of its answer; a large one is mapped. Raises: NotFound, SourceRefused."""
         end = time.monotonic() + RETRY_LIMIT_S
         tries, pause_s = 0, PAUSE_S
         while True:
@@ -184,7 +185,7 @@ class HttpCatalog:
         return more
 
     def fetch_slot(self, slot: SlotHandle) -> Body:
-        """Return the bytes of a slot file, sealed or of a snapshot. Raises: SlotMissing."""
+        """Return the bytes of a slot file, sealed or of a snapshot. Raises: SlotMissing, SourceRefused."""
         with restated(NotFound, SlotMissing, f"{slot} is gone: "):
             return self._client.request("GET", self._path(slot))
 

@@ -1,8 +1,7 @@
 """Decode slot files into Arrow batches, and read a task's run of slots.
 
-The values of a column are gathered from the slot's bytes, one batch of rows at a time; columns that are not requested
-cost nothing. Octets of texts that are not UTF-8 (AMQP's short strings have no character set) become replacement
-characters, and a headers property that is not a table becomes null; `properties_raw` keeps the original octets.
+Only the requested columns are decoded, one batch of rows at a time. AMQP's short strings have no character set: octets
+that are not UTF-8 become replacement characters. The column `properties_raw` contains the original properties.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ BATCH_MAX_ROWS: Final = 10_000
 SNAPSHOT_HINT: Final = (
     "a snapshot is kept only for a while (settings taps.snapshot_ms, taps.snapshots_user_max): load the queue again"
 )
-GROUP_SLOTS: Final = 1000  # open at the same time
+GROUP_SLOTS: Final = 1000  # the most slots that are open at the same time
 TEXTS: Final = (
     "content_type", "content_encoding", "correlation_id", "reply_to", "expiration", "message_id", "user_id", "app_id",
 )  # fmt: skip
@@ -53,9 +52,9 @@ def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) 
 
 
 def decode_groups(slots: Iterable[SlotHandle]) -> Iterator[list[SlotHandle]]:
-    """Split slots into groups that fit into one batch and are decoded together; a larger slot is a group of its own.
+    """Split slots into groups that are decoded together into one batch; a larger slot is a group of its own.
 
-    Cost: a decoding takes a millisecond and 30 KB, however few rows it has.
+    Cost: decoding a group takes at least a millisecond and 30 KB.
     """
     return groups(slots, BatchLimits(GROUP_SLOTS, BATCH_MAX_ROWS, BATCH_MAX_BYTES))
 
@@ -108,7 +107,7 @@ _COLUMNS: Final[dict[str, Column]] = {
 
 @dataclass(frozen=True, repr=False)
 class SlotRun(InputPartition):
-    """Consecutive slots for one task. It is pickled; its text omits the URL, which contains a password.
+    """Consecutive slots for one task. Its repr omits the URL, which may contain a password.
 
     Shapes: `reader` describes the reader, for error texts.
     """
@@ -128,7 +127,7 @@ class SlotRun(InputPartition):
 def read_run(run: SlotRun, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a run.
 
-    Invariant: a slot's rows have exactly the message ids of its handle, except excluded rows and tolerated bad ones.
+    Invariant: a row is left out only if a condition excludes it, or if the run tolerates bad rows or gaps.
     Raises: SlotMissing, SlotDamaged, SourceRefused.
     """
     headers = "headers" in schema.names
@@ -162,7 +161,7 @@ def _checked(catalog: Catalog, slot: SlotHandle, view: SlotView) -> SlotRows:
 
 
 def _ids_match(rows: SlotRows, slots: Sequence[SlotHandle]) -> bool:
-    """Return whether the ids rise within each slot and are within the bounds of its handle."""
+    """Return whether the ids ascend within each slot and are within the bounds of its handle."""
     ids, file = rows.ids, rows.file
     firsts, ends = (np.array([getattr(slot, name) for slot in slots])[file] for name in ("first", "end"))
     rise = (np.diff(ids) > 0) | (np.diff(file) > 0)

@@ -36,7 +36,7 @@ WILDCARDS: Final = "*?["
 
 @dataclass(frozen=True, slots=True)
 class SourceOptions:
-    """The options of a source. Shapes: `taps` are names or globs, or None for all; `queues` are read by a snapshot."""
+    """The options of a source. Shapes: `taps` are names or globs, or None for all; `queues` are read by snapshots."""
 
     path: str | None
     url: str | None
@@ -56,7 +56,7 @@ class SourceOptions:
 
     @classmethod
     def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """Return the options. Raises: SourceRefused for an unknown or invalid one."""
+        """Return the checked options. Raises: SourceRefused."""
         given = GivenOptions(options, NAMES, SourceRefused)
         taps, queues = _taps_and_queues(given)
         return cls(
@@ -133,7 +133,7 @@ def _names(given: GivenOptions, option: str) -> tuple[str, ...]:
 
 
 def given_options(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, str]:
-    """Return options of the source: lists as JSON, and without the values that are None or an empty list."""
+    """Return the options of a source as strings. Lists become JSON; None and empty lists are left out."""
     return {
         name: value if isinstance(value, str) else json.dumps(list(value))
         for name, value in given.items()
@@ -142,7 +142,7 @@ def given_options(given: Mapping[str, str | Sequence[str] | None]) -> dict[str, 
 
 
 def is_chosen(vhost: str, tap: str, in_vhost: str | None, names: Sequence[str] | None) -> bool:
-    """Return whether a tap matches names and globs (None: any), and its vhost `in_vhost` (None: any)."""
+    """Return whether a tap matches one of `names`, which may be globs, in the vhost `in_vhost`. None matches all."""
     if in_vhost not in (None, vhost):
         return False
     return names is None or any(tap == name or fnmatchcase(tap, name) for name in names)

@@ -3,7 +3,7 @@
 The options `from` and `to` are positions; the message at `from` is included, the one at `to` is excluded:
 
     earliest       the first existing slot (`from` only)
-    latest         the last seal
+    latest         the end of the last slot
     seal:N         the slot with that seal
     id:N           the message with that id in its queue
     2026-11-20T08:00:00Z, 2026-11-20   the first message accepted at or after that time, in UTC unless a zone is given
@@ -63,7 +63,7 @@ def _bounds(column: str, slot: SlotHandle) -> tuple[int, int] | None:
 
 
 def chosen_rows(conditions: Sequence[Condition], slot: SlotRows, bad: Sequence[int] = ()) -> Any:
-    """Return the numbers of the rows for which all conditions hold, without those in `bad`; None for all rows."""
+    """Return the numbers of the rows that meet all conditions, except those in `bad`; None stands for all rows."""
     mask: Any = np.ones(len(slot.ids), bool)
     for condition in conditions:
         mask &= _mask(condition, slot)
@@ -103,7 +103,7 @@ class Position:
     value: int = 0
 
     def rows(self, operator: str) -> tuple[Condition, ...]:
-        """Return the condition, if any, on the rows of a read from here on (`>=`), or up to here (`<`)."""
+        """Return the condition, if any, on rows from this position on (`>=`) or before it (`<`)."""
         return (Condition(COLUMN_OF[self.kind], operator, self.value),) if self.kind in COLUMN_OF else ()
 
 
@@ -147,10 +147,7 @@ def wanted(slots: Iterable[SlotHandle], conditions: Sequence[Condition]) -> Iter
 
 
 def groups(slots: Iterable[SlotHandle], limits: BatchLimits) -> Iterator[list[SlotHandle]]:
-    """Yield consecutive slots in groups within the limits; a slot that exceeds them is a group of its own.
-
-    A group is yielded once the slot after it is known.
-    """
+    """Yield consecutive slots in groups within the limits; a slot that exceeds them is a group of its own."""
     group: list[SlotHandle] = []
     rows = size = 0
     for slot in slots:
@@ -174,13 +171,13 @@ def runs(
 ) -> list[list[SlotHandle]]:
     """Split slots into consecutive runs.
 
-    Shapes: a run is as large as an even share for each of `tasks`, but at least 4 MiB and at most the maximum; a larger
-        slot is a run of its own.
+    Shapes: a run is limited to `partition_max_bytes`, and to an even share for each of `tasks`, or 4 MiB if the share
+        is smaller. A larger slot is a run of its own.
     """
     share = sum(slot.bytes for slot in slots) // max(tasks, 1) + 1
     return list(groups(slots, BatchLimits(bytes=min(partition_max_bytes, max(share, PARTITION_MIN_BYTES)))))
 
 
 def admitted(slots: Iterable[SlotHandle], limits: BatchLimits) -> list[SlotHandle]:
-    """Return the first slots that fit the limits, but at least one, so that a stream makes progress."""
+    """Return the first slots that fit the limits, and at least one if there is any, so that a stream makes progress."""
     return next(groups(slots, limits), [])

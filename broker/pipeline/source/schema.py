@@ -60,7 +60,7 @@ SLOTS_ARROW_SCHEMA: Final = pa.schema(
         ("last_ts", INSTANT),
         ("crc", pa.int64()),
         ("store", pa.string()),
-        ("path", pa.string()),  # of the slot file, or its URL without a password
+        ("path", pa.string()),  # the path of the slot file, or its URL without a password
         ("incarnation", pa.string()),
     ]
 )
@@ -95,5 +95,5 @@ _SPARK_TYPES: Final = {
 
 
 def ddl_of(schema: pa.Schema, columns: Sequence[str] = ()) -> str:
-    """Return columns of a schema, or all of them, as Spark's DDL."""
+    """Return the named columns of a schema, or all if none are named, as Spark's DDL."""
     return ", ".join(f"`{name}` {_SPARK_TYPES[schema.field(name).type]}" for name in columns or schema.names)

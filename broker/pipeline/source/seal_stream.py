@@ -2,8 +2,8 @@
 
 {"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   everything up to seal n was read
 "incarnation"  the start of the broker that wrote the seal
-"slots": k     the number of slots in the batch that ends at this offset
-"gaps": n      gaps up to seal n existed when the stream began, so the stream did not lose them
+"slots": k     optional: the number of slots in the batch that ends at this offset
+"gaps": m      optional: gaps up to seal m existed when the stream began, so the stream did not lose them
 """
 
 from __future__ import annotations
@@ -104,13 +104,13 @@ def parted_text(reader: str, address: str, seal: int, view: SealView) -> str:
 class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """A stream of slots in the order of their seals.
 
-    Spark has one instance for the life of a query, and pickles another into tasks, where only the pickled fields exist.
-    commit() releases nothing, because Spark does not call it for the last batch: a reader that releases slots with a
-    cursor reads the checkpoint or listens to the query's progress.
+    Spark keeps one instance for the life of a query, and pickles the stream into tasks.
+    There is no commit() that releases slots, because Spark does not call it for the last batch. Readers that release
+    slots with a cursor read the checkpoint or the query's progress instead.
     """
 
     def __init__(self, options: Mapping[str, str], rows: RowReader | None = None) -> None:
-        """Shapes: `rows` is a function that yields the rows of a run of slots; without it, the stream can only plan."""
+        """Keep the options. Shapes: `rows` yields the rows of a run of slots; without it, the stream can only plan."""
         self._options = dict(options)
         self._rows = rows
         self._slot_source: SlotSource | None = None
@@ -165,7 +165,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, slots[-1].seal, len(slots), begin.gaps).to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return the one limit that always exists. Spark supports a single limit, so latestOffset() checks them all."""
+        """Return the limit in bytes. Spark supports only one limit, so latestOffset() applies all of them."""
         with without_worker_trace():
             return ReadMaxBytes(self._source.options.limits.bytes or TRIGGER_MAX_BYTES)
 
@@ -176,7 +176,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return StreamOffset.at(view, view.last_seal).to_json()
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Set the seal at which a query that reads only the current slots ends."""
+        """Make the current last seal the end of the query."""
         with without_worker_trace():
             source = self._source
             if source.options.seal_now:
@@ -188,7 +188,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the slots between two offsets, split into tasks. Raises: SlotGap, SourceRefused.
 
-        Invariant: with failOnGap, a batch that is planned again has the same slots as before, or is refused.
+        Invariant: with failOnGap, a batch that is planned again has as many slots as before, or is refused.
         """
         with without_worker_trace():
             source = self._source

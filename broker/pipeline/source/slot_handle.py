@@ -12,7 +12,7 @@ from broker.slot_files.slot_file import SlotMeta
 
 @dataclass(frozen=True, slots=True)
 class SlotHandle:
-    """What is known about a slot file before it is fetched. It is pickled into tasks.
+    """What is known about a slot file before it is fetched. Handles are pickled into tasks.
 
     Shapes: the fields of `Seal`, and the store. For a file of a snapshot, the seal is 0, `snapshot` is the snapshot's
         id and the file's number, and the timestamps are None, because only the file itself has them.
@@ -55,7 +55,7 @@ class SlotHandle:
         return f"slot {self.snapshot[1]} of the snapshot of queue {self.queue!r} in vhost {self.vhost!r}"
 
     def differs_from(self, meta: SlotMeta) -> str:
-        """Describe the first difference between a file and its handle, or return "" if there is none."""
+        """Return a description of the first difference between the handle and its file, or "" if there is none."""
         for name in ("store", "seal", "vhost", "queue", "first", "end", "count"):
             meant, found = getattr(self, name), getattr(meta, name)
             if meant != found:

@@ -39,7 +39,7 @@ LENGTH_BYTES: Final = 4
 
 
 class PropertyPlaces(NamedTuple):
-    """Where one property is. Shapes: arrays over all rows; for a text, the octets after its length."""
+    """The place of one property in each row, as arrays. Shapes: a text starts after its length."""
 
     present: Any
     starts: Any
@@ -47,12 +47,12 @@ class PropertyPlaces(NamedTuple):
 
 
 class HeaderPlaces:
-    """Where the properties of a slot's messages are.
+    """The places of the properties in the content headers of a slot.
 
     The flags of a content header define which properties follow and in which order (AMQP 0-9-1 section 4.2.6.1). One
     pass over all headers therefore finds every property, and only the requested ones are decoded.
-    Shapes: `octets` is the slot file as numbers; `starts` and `lengths` say where each content header is.
-    Invariant: no place is outside its header, whatever the octets are; `malformed` marks headers that do not fit.
+    Shapes: `octets` is the slot file as an array; `starts` and `lengths` are the places of the content headers.
+    Invariant: no place is outside its header, whatever the octets are; `malformed` marks the invalid headers.
     """
 
     def __init__(self, octets: Any, starts: Any, lengths: Any) -> None:
@@ -84,7 +84,7 @@ class HeaderPlaces:
 
 
 def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
-    """Return where each value starts, provided that it exists, and its stated length."""
+    """Return where the value of each header starts if it exists, and the length that the header states."""
     if kind == "shortstr":
         return at + 1, octets[np.minimum(at, limit)].astype(np.int64)
     if kind == "table":
@@ -103,13 +103,13 @@ def number_at(octets: Any, at: Any, width: int) -> Any:
 class Gather:
     """Gather values from one buffer.
 
-    Shapes: `starts` and `lengths` are arrays of equal length, with places at least 12 bytes before the end of the
-        buffer; `present` marks the existing values, or is None for all.
+    Shapes: `starts` and `lengths` are arrays of equal length; each start is at least 12 bytes before the end of the
+        buffer. `present` marks the existing values, or is None if all exist.
     """
 
     def __init__(self, buffer: memoryview) -> None:
         self._buffer = pa.py_buffer(buffer)
-        # The 12 bytes at each offset: the whole value if the view is inline, or its prefix.
+        # The 12 bytes at each offset. An Arrow view contains a value of up to 12 bytes, or the start of a longer one.
         self._prefixes = np.ndarray(shape=(len(buffer) - 11,), dtype="V12", buffer=buffer, strides=(1,))
 
     def octets(self, starts: Places, lengths: Places, present: Mask = None) -> pa.BinaryArray:
@@ -239,7 +239,10 @@ class SlotRows:
         return pa.array(np.where(absent, 0, seconds) * 1_000_000, pa.int64(), mask=absent)
 
     def headers(self, pick: Pick = ALL) -> pa.StringArray | None:
-        """Return the headers as JSON, null for an invalid table; None if no row has any. Cost: distinct tables once."""
+        """Return the headers as JSON, with null for an invalid table; None if no row has any.
+
+        Cost: each distinct table is decoded once.
+        """
         found = self._places.found("headers")
         if found is None:
             return None
@@ -296,9 +299,9 @@ class SlotRows:
 
 
 def joined_rows(views: Sequence[SlotView], *, headers: bool = True) -> SlotRows | None:
-    """Return the rows of several slot files; None for fewer than two, or if any row is unreadable.
+    """Return the rows of several slot files, or None if there are fewer than two or any is damaged.
 
-    The caller then reads the files one by one, so that errors name the file.
+    If it is None, the caller reads the files one by one, so that errors name the file.
     """
     if len(views) < 2:
         return None

@@ -20,10 +20,9 @@ TapFilter = Callable[[str, str], bool]  # vhost and tap
 
 
 def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]:
-    """Return the gaps of a reader that begins at a position, as far as the seal log shows them.
+    """Return the gaps that may be after the position at which a reader begins; none for earliest and latest.
 
-    A lost slot of which only the seal is known counts as a gap, unless the existing slots show that it was before the
-    position.
+    For an id or a time, released slots count unless the first existing slot of their queue begins at or before it.
     """
     if begin.kind in ("earliest", "latest"):
         return []
@@ -37,7 +36,7 @@ def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]
     for gap in view.gaps:
         first = _first(view, gap.key)
         if selects(gap.vhost, gap.queue) and first is not None and gap.seal > first.seal and _reaches(gap, begin):
-            lost.append(gap)  # a missing or damaged file among existing slots
+            lost.append(gap)  # a missing or damaged file after an existing slot
     return sorted(lost, key=lambda gap: gap.seal)
 
 
@@ -77,7 +76,7 @@ class SlotSource:
     """The slots of one broker that the options select. It stays in one process, because its catalog is open."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Check the options. Raises: SourceRefused."""
+        """Check the options and open the catalog. Raises: SourceRefused."""
         self.options = SourceOptions.read(options)
         self.conditions = self.options.conditions()
         self.catalog: Catalog = self.options.catalog()

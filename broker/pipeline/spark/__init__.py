@@ -1,1 +1,1 @@
-"""What jobs on Spark build on: a Java, a Spark session or server, tasks, and the log of Spark's messages."""
+"""Run jobs on Spark: find a Java, create a session or start a server, run tasks, and log Spark's messages."""

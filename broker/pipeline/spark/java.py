@@ -34,7 +34,7 @@ MODE: Final = 0o700
 
 
 def shim_text(binary: Path) -> str:
-    """Return the source of a launcher that removes the vector module, which only MLlib would use and can do without."""
+    """Return a launcher script that removes the vector module from the options of Spark, which works without it."""
     return f"""#!/bin/sh
 for word do
   shift
@@ -151,7 +151,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def search(environment: Mapping[str, str], *, package: Callable[[], Path | None] | None = None) -> Search:
-    """Search the places up to a supported Java. Cost: each Java is started once or twice, which takes some 100 ms."""
+    """Search until a supported Java is found. Cost: each Java is started at most twice, which takes some 100 ms."""
     refused: list[RefusedJava] = []
     for candidate in _candidates(environment, package or _package_home):
         if isinstance(candidate, RefusedJava):
@@ -187,7 +187,7 @@ def _package_home() -> Path | None:
 
 
 def _check(source: str, binary: Path, environment: Mapping[str, str]) -> Java | RefusedJava:
-    """Return the Java, or why it is refused. It is started, because a release file does not show a wrong processor."""
+    """Start a Java, because its files do not show whether it runs on this machine; return it, or why it is refused."""
     place = str(binary)
     if not binary.is_file():
         return RefusedJava(source, place, "no such file")

@@ -1,6 +1,6 @@
 """The log of Spark's JVM and workers in the user's cache folder, and the one line that the user sees of each failure.
 
-The log contains the stack traces of both languages.
+The log contains the stack traces of Java and of Python.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ OUR_PACKAGE: Final = "broker."
 
 
 def cache_folder(environment: Mapping[str, str]) -> Path:
-    """Return the user's cache folder, created if missing, or one for this process if that is not writable."""
+    """Return the user's cache folder, created if missing, or a temporary one if that cannot be written to."""
     made = _user_folder(environment) / NAME
     try:
         made.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -80,7 +80,7 @@ class SparkLog:
 
     @classmethod
     def begin(cls) -> Self:
-        """Create a log, and remove all older ones except the latest few and that of the running server."""
+        """Begin a new log, and remove old ones except the latest few and that of the running server."""
         cache = cache_folder(os.environ)
         folder = cache / "logs"
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -94,7 +94,7 @@ class SparkLog:
         return made
 
     def take_python_loggers(self) -> None:
-        """Redirect PySpark's log of failed queries, which would otherwise go to standard error."""
+        """Write PySpark's log of failed queries to this log instead of standard error."""
         from pyspark.logger import PySparkLogger
 
         for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -105,7 +105,7 @@ class SparkLog:
             logger.addHandler(self._handler())
 
     def take_root_logger(self) -> None:
-        """Redirect messages of libraries without a logger of their own, such as an interrupted bridge to the JVM."""
+        """Write the log messages of libraries to this log, unless the root logger has a handler."""
         root = logging.getLogger()
         if not root.handlers:
             root.addHandler(self._handler())
@@ -118,7 +118,7 @@ class SparkLog:
             stream.write(f"{text}\n")
 
     def last_line(self) -> str:
-        """Return the last meaningful line with the log's name, or "" if there is none."""
+        """Return the last meaningful line, with the path of the log, or "" if there is none."""
         with suppress(OSError), self.path.open("rb") as stream:
             stream.seek(max(0, stream.seek(0, os.SEEK_END) - TAIL_BYTES))
             lines = [line for line in stream.read().decode(errors="replace").splitlines() if not NOISE.match(line)]
@@ -128,7 +128,7 @@ class SparkLog:
 
 
 def failure_of(error: Exception) -> JobFailed:
-    """Return the failure to show to the user, with the exit code; details of unexpected exceptions go to the log."""
+    """Return the failure to show to the user; write details of an unexpected exception to the log."""
     fault = fault_in(error)
     if fault is not None:
         return JobFailed(_short(str(fault)), fault.code)
@@ -141,9 +141,9 @@ def failure_of(error: Exception) -> JobFailed:
 
 
 def reason(text: str) -> str:
-    """Return the line of Spark's text that describes what happened.
+    """Return one line from Spark's text that describes what happened.
 
-    That is the exception raised by a task in Python, which is nearest to the cause, else the last cause in Java.
+    An exception from Python is preferred to those from Java, because it is nearest to the cause.
     """
     if PYTHON_TRACE in text:
         return _python_error(text.rpartition(PYTHON_TRACE)[2])

@@ -1,6 +1,6 @@
-"""The user's Spark server: Spark Connect on loopback, which keeps running between commands, so that they start faster.
+"""The user's Spark server: Spark Connect on loopback. It runs between commands, so that commands start faster.
 
-It is a process of its own (`server_process`); this module starts it, finds it through `ServerFiles`, and stops it.
+The server is a separate process, `server_process`. This module starts it, finds it through `ServerFiles` and stops it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 NEEDED: Final = ("grpc", "grpc_status", "zstandard")  # import names that a client of Connect needs
 TOKEN: Final = "SPARK_CONNECT_AUTHENTICATE_TOKEN"  # noqa: S105 - the name of the variable
-NO_PROXY: Final = "no_grpc_proxy"  # otherwise gRPC sends loopback through the proxy of the environment
+NO_PROXY: Final = "no_grpc_proxy"  # otherwise gRPC uses the proxy of the environment even for loopback
 HOST: Final = "localhost"  # with 127.0.0.1, PySpark would require TLS in addition to the token
 PACKAGE: Final = Path(broker.__file__).parents[1]
 START_MAX_S: Final = 300.0

@@ -3,7 +3,7 @@
 server.json     the server's address and token; mode 0600; exists while the server accepts commands
 server.alive    locked by the server while it runs, so that the state left by a crash is recognized
 server.use      locked by each command that uses the server; the file's time is that of the last use
-server.start    locked by the process that starts the server
+server.start    locked by the process that starts or stops the server
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PID_DIGITS_MAX: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class ServerRequest:
-    """The settings of a server, which ends after `idle_s` without a command; `conf`, for Spark, may contain secrets."""
+    """The settings of a server. It ends after being idle for `idle_s`. `conf` is for Spark and may contain secrets."""
 
     master: str = "local[*]"
     memory: str = "1g"
@@ -64,7 +64,7 @@ class ServerFiles:
 
     @contextmanager
     def starting(self) -> Iterator[None]:
-        """Hold the start lock, so that only one process starts a server."""
+        """Hold the start lock, so that only one process at a time starts or stops the server."""
         descriptor = self._lock("server.start", fcntl.LOCK_EX)
         try:
             yield
@@ -72,7 +72,7 @@ class ServerFiles:
             os.close(descriptor)
 
     def live(self) -> bool:
-        """Lock `server.alive` until this process ends, and write its pid; return whether the lock was free."""
+        """Lock `server.alive` until this process ends, and write the pid to it; return whether the lock was free."""
         descriptor = self._lock_now("server.alive", fcntl.LOCK_EX)
         if descriptor is None:
             return False
@@ -82,7 +82,7 @@ class ServerFiles:
         return True
 
     def alive(self) -> bool:
-        """Return whether a server runs, even if it is not ready."""
+        """Return whether a server runs, even if it is not ready yet."""
         descriptor = self._lock_now("server.alive", fcntl.LOCK_SH)
         if descriptor is not None:
             os.close(descriptor)
@@ -113,7 +113,7 @@ class ServerFiles:
         return found
 
     def last_used_s(self) -> float | None:
-        """Return when a command last started to use the server, in wall-clock time; None while a command uses it."""
+        """Return the Unix time at which a command last started to use the server, or None while a command uses it."""
         descriptor = self._lock_now("server.use", fcntl.LOCK_EX)
         if descriptor is None:
             return None
@@ -130,9 +130,9 @@ class ServerFiles:
         return descriptor is not None
 
     def read(self) -> ServerState | None:
-        """Return the server that accepts commands; remove the state of a server that has ended.
+        """Return the server that accepts commands, or None; remove the state of a server that has ended.
 
-        Raises: ServerRefused if other users can read or write the state, or if it cannot be read.
+        Raises: ServerRefused if other users can read or write the state, or if it is not valid.
         """
         try:
             with self._state.open(encoding="utf-8") as file:

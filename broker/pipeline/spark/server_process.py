@@ -1,7 +1,7 @@
 """The process of the user's Spark server: `python -m broker.pipeline.spark.server_process`, with its request on stdin.
 
-When commands can use the server, or if it cannot start, it writes one line of JSON to stdout, then closes the pipes of
-the command that started it. Its JVM ends with it, because the JVM's standard input ends.
+The server writes one line of JSON to stdout when commands can use it or if it cannot start, and then closes the pipes
+to the command that started it. Its JVM ends with it, because the JVM's standard input is closed.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def main() -> int:
 
 def _start_server(request: ServerRequest) -> tuple[ServerState, SparkSession]:
     """Return the server's state for commands, and the session that contains the server."""
-    os.environ[TOKEN] = secrets.token_urlsafe(32)  # for the JVM, whose arguments are visible
+    os.environ[TOKEN] = secrets.token_urlsafe(32)  # other users could see it in the arguments of the JVM
     with socket.create_server((LOOPBACK, 0)) as free:
         port = int(free.getsockname()[1])
     cores = local_cores(request.master, os.cpu_count() or 1) if is_local(request.master) else os.cpu_count() or 1
@@ -135,7 +135,7 @@ def _watch(spark: SparkSession, place: ServerFiles, idle_s: float, stopped: thre
 
 
 def _answer(response: dict[str, Any]) -> int:
-    """Answer the waiting command, and detach from its pipe; return the exit code."""
+    """Answer the waiting command, and close the pipes to it; return the exit code."""
     sys.stdout.write(f"{json.dumps(response)}\n")
     sys.stdout.flush()
     nowhere = os.open(os.devnull, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""Spark sessions with the pipeline's settings: a supported Java, this Python in the workers, loopback, quiet, UTC."""
+"""Create Spark sessions with the pipeline's settings and formats."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def session(
 ) -> SparkSession:
     """Return a session with the pipeline's formats. If this process already has one, return it, with `conf` set.
 
-    Shapes: without `formats`, the formats are not registered, and the session starts a second earlier.
+    Shapes: `formats` is False to save the second that it takes to register the formats.
     Raises: JobFailed if there is no supported Java (NO_JAVA), the extra is missing (USAGE), or Spark does not start.
     Cost: the first session starts a JVM: some 5 s and 300 MB.
     """
@@ -148,14 +148,14 @@ def _connect_context(conf: SparkConf, master: str, gateway: Any) -> None:
 
 @cache
 def _warehouse() -> str:
-    """Return a folder for tables without a location, because Spark's default is in the current folder."""
+    """Return a temporary folder for tables without a location; by default Spark would use the current folder."""
     folder = tempfile.mkdtemp(prefix="slotmq-warehouse-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder
 
 
 def _python(master: str) -> dict[str, str]:
-    """Return the setting for the workers' Python: this one, unless a cluster has its own."""
+    """Return the setting for the workers' Python: this one, unless PYSPARK_PYTHON names the one of a cluster."""
     named = os.environ.get("PYSPARK_PYTHON")
     return {"PYSPARK_PYTHON": named if named and not is_local(master) else sys.executable}
 
@@ -230,8 +230,8 @@ class MasterWatch:
 def register(spark: SparkSession) -> SparkSession:
     """Register the formats with a session, and return the session."""
     formats = import_module(FORMATS)
-    speculates = str(spark.conf.get(SPECULATION, "false")).lower() == "true"
-    with _active(spark):  # a writer cannot see whether its session speculates
+    speculates = str(spark.conf.get(SPECULATION, "false")).lower() == "true"  # a writer cannot read this setting
+    with _active(spark):
         spark.dataSource.register(formats.SpeculatingMessageFormat if speculates else formats.MessageFormat)
         spark.dataSource.register(formats.SlotFormat)
     return spark
@@ -239,7 +239,7 @@ def register(spark: SparkSession) -> SparkSession:
 
 @contextmanager
 def _active(spark: SparkSession) -> Iterator[None]:
-    """Make a session active within a context: Spark checks names of formats in the active session."""
+    """Make a session active within a context, because Spark checks names of formats in the active session."""
     if not hasattr(spark, "sparkContext"):  # a Connect session has no context
         yield
         return
@@ -253,5 +253,5 @@ def _active(spark: SparkSession) -> Iterator[None]:
 
 
 def _activate(spark: SparkSession) -> None:
-    """Make a session active. Without a public call for that, create a frame of local rows, which does it."""
+    """Make a session active by creating a frame of local rows, because there is no public method for it."""
     spark.createDataFrame([], "n int")

@@ -1,7 +1,7 @@
 """Run a Python function as Spark tasks, in a session of this process or over Connect.
 
-This process distributes the items, and the tasks run in Python workers that are shared by all tasks. A Python data
-source would start two more processes for each step of its plan: to find it, create it, plan the read, and commit.
+The tasks run in the Python workers that all tasks share. A Python data source would start more processes, to plan a
+read and to commit a write.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def tasks_at_once(spark: SparkSession) -> int:
 
 @contextmanager
 def session_setting(spark: SparkSession, name: str, value: str) -> Iterator[None]:
-    """Set a Spark setting of a session within a context."""
+    """Change a setting of a session within a context."""
     before = spark.conf.get(name)
     spark.conf.set(name, value)
     try:
