@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.net.transport import Transport
 
-CHECK_S: Final = 1.0  # how often a start checks whether the vhost that it waits for was closed
+CHECK_S: Final = 1.0  # how often `_load` checks whether the vhost was closed
 
 _log = get_logger()
 
@@ -44,11 +44,11 @@ class Mqtt(Part):
         return self._clients.listener.ports.get("mqtt/ssl", 0)
 
     async def start(self) -> None:
-        """Accept clients, once MQTT's stored messages have been read. Raises: StoreFailed, CorruptRecord."""
+        """Read MQTT's stored messages, then accept clients. Raises: StoreFailed, CorruptRecord."""
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
-        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - as above
+        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - a start without MQTT is shorter
         from broker.core.mqtt.context import MqttClients, MqttContext, nothing  # noqa: PLC0415 - as above
         from broker.core.mqtt.mapping import MessageMapping  # noqa: PLC0415 - as above
         from broker.core.mqtt.retained import RetainedMessages  # noqa: PLC0415 - as above
