@@ -44,7 +44,7 @@ class Mqtt(Part):
         return self._clients.listener.ports.get("mqtt/ssl", 0)
 
     async def start(self) -> None:
-        """Read MQTT's stored messages, then accept clients. Raises: StoreFailed, CorruptRecord."""
+        """Read MQTT's stored messages, then accept clients. Raises: StoreFailed; CannotListen."""
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
@@ -92,7 +92,7 @@ class Mqtt(Part):
             _log.warning("mqtt.anonymous_administrator", user=name, advice=advice)
 
     async def _load(self, context: MqttContext) -> None:
-        """Build the indexes of MQTT's stored messages in each vhost. Raises: StoreFailed, CorruptRecord."""
+        """Build the indexes of MQTT's stored messages in each vhost. Raises: StoreFailed."""
         engines = self._data.vhosts.engines
         for name, engine in list(engines.items()):
             loaded = asyncio.Event()

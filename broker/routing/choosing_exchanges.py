@@ -56,7 +56,7 @@ class HashBuckets:
         return True
 
     def remove(self, destination: Hashable, weight: int) -> bool:
-        """Count one binding of a destination fewer and return whether that changed its share.
+        """Remove one binding of a destination and return whether that changed its share.
 
         Raises: KeyError if it has no binding with this weight.
         """
@@ -188,7 +188,7 @@ def _text_argument(arguments: Mapping[str, Any], name: str) -> str | None:
 class ModulusExchange(KeyedExchange):
     """An exchange that routes all messages with one key to one destination while its bindings stay the same.
 
-    The hash of the key, modulo the number of bindings, chooses a binding; they are sorted by destination.
+    The hash of the key, modulo the number of bindings, chooses one of the bindings, which are sorted by destination.
     Source: RabbitMQ 4.3, rabbit_exchange_type_modulus_hash.
     """
 

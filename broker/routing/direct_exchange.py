@@ -44,7 +44,7 @@ class DirectExchange(KeyedExchange):
 
 
 class DefaultExchange(KeyedExchange):
-    """The exchange that routes a message to the queue named by its routing key. It does not have any bindings.
+    """The exchange that routes a message to the queue named by its routing key, without any binding.
 
     It has no alternate exchange, and as the alternate of another exchange it routes nothing.
     Source: RabbitMQ, rabbit_exchange:route/2.

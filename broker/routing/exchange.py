@@ -196,7 +196,7 @@ class Exchange(Destination["Exchange"]):
     def stop_routing_to(self, bundle: Bundle[Exchange]) -> None:
         """Stop routing to a destination that is being deleted.
 
-        Its keys stay in the index until `remove_keys` is called. Cost: at most the destinations of all cached routes.
+        Its keys stay in the index until `remove_keys` is called. Cost: at most a scan of all cached routes.
         """
         self._untie(bundle)
         self.binding_count -= len(bundle)

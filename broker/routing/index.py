@@ -83,7 +83,7 @@ class TopicIndex:
 
     A key that never had more than one binding at once, which is usual, has the destination itself as its target. Any
     other key has a `Target`.
-    Cost: `add` and `remove` cost the words of their key, independent of the number of other bindings.
+    Cost: `add` and `remove` cost about the words of their key, however many other bindings exist.
     """
 
     def __init__(

@@ -124,7 +124,7 @@ def canonical_words(words: list[str]) -> list[str]:
     """Return the words with each run of wildcards that contains a `#` rewritten as its stars and one `#`.
 
     Such a run with k stars matches k or more words in any order of its wildcards, so the rewritten pattern matches the
-    same keys and the form is unique. No wildcard ever follows a `#`.
+    same keys and the form is unique. No wildcard directly follows a `#`.
     """
     result: list[str] = []
     pending_hash = False

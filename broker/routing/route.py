@@ -21,8 +21,8 @@ class Route(Dependent):
 
     Invariant: `live` is true only while the creator (a cache, an exchange, the router) keeps the route. A change that
         affects the route, or its eviction from a cache, ends it. A route that is not kept is never live: use it once.
-    Invariant: a live route is a dependent of each of its parts, and an ended route of none. An ended route does not
-        have any destinations.
+    Invariant: a live route is a dependent of each of its parts. An ended route is a dependent of none, and it has no
+        destinations.
     """
 
     __slots__ = ("dependents", "destinations", "live", "parts")

@@ -107,7 +107,7 @@ class RouteCache(BoundedCache[str, Route]):
     def drop_routes_to(self, destination: Hashable) -> None:
         """End the routes to a destination, or every route if the search would cost too much.
 
-        Cost: at most O(destinations of all routes).
+        Cost: at most all routes and their destinations.
         """
         entries = self.entries
         indexed_bytes = 0 if self._trie is None else self._trie.used_bytes

@@ -66,7 +66,7 @@ class Router:
         return self.match(exchange, keys[0], fields, keys[1:]) if keys else ()
 
     def dynamic(self, exchange: Exchange) -> bool:
-        """Return whether a message from this exchange can reach one that routes by more than the routing key."""
+        """Return whether a message from this exchange can reach an exchange that routes by more than the key."""
         if exchange.alternate is None and not exchange.onward:
             return exchange.by_headers
         return any(reached.by_headers for reached in self.reachable(exchange))

@@ -37,7 +37,7 @@ class BrokerStatistics:
         self._vhosts = vhosts
         self._usage = usage
         self._ended = VhostTally()  # the sum of the vhosts that were deleted or went offline
-        self._tallies = [engine.vhost.tally for engine in vhosts.engines.values()]  # engines would be large
+        self._tallies = [engine.vhost.tally for engine in vhosts.engines.values()]  # not the engines: they are large
         vhosts.on_open(self._opened)
 
     def totals(self) -> MessageCounts:

@@ -121,7 +121,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         A thread recovers the stores, one after another, while the loop runs. No vhost starts before all stores are
         recovered, because nothing may expire before the policies are known. When the caller is cancelled, the
         recovery stops and every store is closed.
-        Shapes: `expected` means that every vhost must have a store, otherwise they may be new.
+        Shapes: `expected` means that every vhost must have a store; otherwise vhosts may be new.
         Raises: NewerFormat; StoreFailed when none can be opened.
         """
         failed: StoreFailed | None = None
@@ -187,9 +187,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines[name]
         await engine.finish_sliced()  # a caller may be waiting for this work
         await self._finish(engine)
-        await engine.abandon(error.with_traceback(None))  # the engine keeps the error, and a traceback refers to it
+        await engine.abandon(error.with_traceback(None))  # a traceback would refer to the engine, which keeps the error
         del self.engines[name]  # before the next turn of the loop, because waits for this engine fail from now on
-        if self._shared is None:  # the vhost of a cluster still follows the changes of other nodes
+        if self._shared is None:  # in a cluster, the vhost still follows the changes of other nodes
             await engine.dismantle()
 
     async def _finish(self, engine: Engine) -> None:
@@ -208,7 +208,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         return await self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
 
     def hide(self, name: str) -> Vhost:
-        """Remove a vhost from the mapping and return it, so that no connection can open it."""
+        """Remove a vhost from the mapping, so that no connection can open it, and return it."""
         return self._by_name.pop(name)
 
     async def remove(self, name: str) -> None:

@@ -109,7 +109,7 @@ class Bridge(ClientEvents):
         raise NotImplementedError
 
     async def apply(self, connection: ClientLink) -> None:
-        """Send pending changes over the connection. Raises: CallRefused."""
+        """Apply the pending changes of the interest. Raises: CallRefused."""
 
     async def drain(self) -> None:
         """Wait until all received messages are forwarded."""
@@ -121,7 +121,7 @@ class Bridge(ClientEvents):
         """Log lost messages; called once a second."""
 
     def find(self) -> tuple[Vhost, Exchange]:
-        """Return the vhost and the exchange. Raises: CallRefused if they do not exist."""
+        """Return the vhost and the exchange. Raises: CallRefused if either does not exist."""
         vhost = self.context.vhosts.get(self.vhost)
         if vhost is None:
             raise CallRefused(0, f"no vhost '{self.vhost}'")
@@ -158,7 +158,7 @@ class Bridge(ClientEvents):
         self._tasks.start(self._run())
 
     async def stop(self, timeout_s: float) -> None:
-        """Forward the received messages, and close the connection."""
+        """Forward the received messages and close the connection, within the timeout."""
         self._stopping = True
         connection = self.connection
         if connection is not None:

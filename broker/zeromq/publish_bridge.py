@@ -37,7 +37,7 @@ TYPES: Final = ("topic", "fanout", "headers")
 class PublishBridge(Bridge):
     """Send the messages of an exchange through an XPUB socket, which forwards each to the subscribed peers.
 
-    Units: `sent` counts messages; `full` how often a message was dropped because a subscriber's queue was full;
+    Units: `sent` counts messages; `full` how often a message was dropped for subscribers whose queues were full;
         `dropped` the messages that the bridge's own queue dropped; `refused` the subscriptions that the broker refused.
     Invariant: messages are sent in the order in which they were routed.
     """

@@ -196,7 +196,7 @@ class LazyDfa(Generic[T]):
     def _step(self, state: State[T], word: str, drops: int) -> State[T]:
         """Return the state that a word leads to.
 
-        The transition is stored unless no pattern expects the word, or states were dropped since this match began.
+        All words that no pattern expects share a transition. None is stored if states were dropped during this match.
         """
         reached: list[NfaPlace[T]] = []
         for table in state.tables:

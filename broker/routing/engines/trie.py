@@ -113,10 +113,7 @@ class Trie(Generic[T]):
         return target
 
     def _path(self, steps: Sequence[str]) -> list[Node[T]] | None:
-        """Return the nodes from the root to the end of the steps, or to the leaf that may contain the last steps.
-
-        Return None if a step is missing.
-        """
+        """Return the nodes along the steps, up to a leaf that may contain the rest, or None if a step is missing."""
         node = self._root
         path = [node]
         for step in steps:
