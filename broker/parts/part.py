@@ -51,7 +51,7 @@ class Stopping:
 class Part:
     """A part of a broker. The broker opens and starts its parts in their order, and stops and closes them in reverse.
 
-    Invariant: a part needs only earlier parts to open and start. A part whose `open` failed has released its resources.
+    Invariant: a part needs only earlier parts to open and start. If its `open` fails, its `close` is not called.
     """
 
     async def open(self) -> None:

@@ -14,9 +14,9 @@ class Router:
     """Find the queues of a message by following bindings between exchanges, and alternate exchanges.
 
     Each exchange is visited once, with the routing key of the message, and each queue is returned once. An exchange
-    that routes the message nowhere, except to listeners, passes it to its alternate; a missing alternate, or the
-    default exchange as the alternate, routes nothing. A message that an exchange with an outlet routes on to another
-    exchange does not enter the outlet of the latter, because the other brokers route the message on themselves.
+    that does not route the message (`is_routed`) passes it to its alternate; a missing alternate, or the default
+    exchange as the alternate, routes nothing. A message that an exchange with an outlet routes on to another exchange
+    does not enter the outlet of the latter, because the other brokers route the message on themselves.
 
     Invariant: a route is live only while `route` would return the same destinations.
     Source: RabbitMQ, rabbit_exchange:route/2.

@@ -72,7 +72,7 @@ class BrokerStatistics:
         return MessageCounts.of(channel.publisher.tally, channel.basic.tally)
 
     def exchange(self, exchange: Exchange) -> ExchangeTally:
-        """Return the counts of an exchange: messages published by clients, and the queues that they reached."""
+        """Return the counts of an exchange: the messages that clients published, and their copies in queues."""
         return exchange.tally
 
     def sizes(self) -> SizeTally:

@@ -148,7 +148,7 @@ class DerivedInterest(Generic[Item, Asked]):
             self.remove(item)
 
     def lift_limit(self) -> None:
-        """Ask for each derived interest from now on, whatever their number: the other side refused everything."""
+        """Ask for each derived interest from now on, whatever their number, because `everything` was refused."""
         self._maximum = sys.maxsize
 
     def restart(self) -> None:

@@ -43,7 +43,7 @@ class PlaceTable(Section[T]):
         self._ends: bitarray = bitarray(bits)
 
     def collect(self, words: Sequence[str], found: list[T]) -> None:
-        """Append the targets of the patterns that match. Cost: two rows per word with a bit per place; the targets."""
+        """Append the targets of the patterns that match. Cost: a few rows per word, with a bit per place."""
         reached = self._starts.copy()
         stays = self._stays
         table = self._table
