@@ -10,7 +10,7 @@ from broker.routing.pattern import HASH, STAR, Pattern, WordPlace
 class CoverAutomaton:
     """An automaton for one pattern, which reads the words of other patterns and accepts those that the pattern covers.
 
-    The states are an integer, in which bit j is set if the words read so far may match the first j words of the
+    The states are the bits of an integer: bit j is set if the words read so far may match the first j words of the
     covering pattern. A `*` that is read stands for a word that the covering pattern does not contain, so that only a
     `*` or `#` matches it. A `#` that is read stands for any number of such words, so that only a run of wildcards with
     a `#` matches it; the stars of the run may remain, to match later words. In canonical form the `#` is the last of a

@@ -24,8 +24,7 @@ class ExchangeWatch:
 
     Shapes: `wanted` is called with a topic pattern when the first binding asks for it, `unwanted` when the last one has
         ended, `renewed` when the exchange was declared.
-    Cost: a few microseconds for each binding added or removed; many at once are processed over several iterations of
-        the loop.
+    Cost: a few microseconds for each binding added or removed. Many at once take several iterations of the loop.
     """
 
     def __init__(

@@ -25,10 +25,10 @@ T = TypeVar("T")
 class Table:
     """The columns that accept each word at one position of a key.
 
-    `default` is the row for every word that no pattern has here: the columns with a star.
-    `dense` maps each common word to a whole row, which includes the bits of `default`. `few` maps each rare word to its
-    column numbers; their bits are 0 in `default`. So adding a word writes only its own row, and adding a star writes
-    the dense rows, of which there are at most about LIST_SHARE.
+    `default` is the row for every word that no pattern has here: the columns with a star. `dense` maps each common word
+    to a whole row, which includes the bits of `default`. `few` maps each rare word to its column numbers; their bits
+    are 0 in `default`. So adding a word writes only its own row, and adding a star writes the dense rows, of which
+    there are at most about LIST_SHARE.
 
     Invariant: all rows have as many bits as the table has columns; each dense row has a column of its own word.
     """

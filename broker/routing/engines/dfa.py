@@ -91,8 +91,7 @@ class LazyDfa(Generic[T]):
     they exceed the limits. Once they are built, each word that some pattern expects costs one look-up, however many
     patterns there are. Other words are not stored, so new words of publishers take no memory.
 
-    Cost: a match builds at most one state per word, and the first one. Later calls free the dropped states, a few at a
-        time.
+    Cost: a match builds at most one state per word, and the first one. Later calls free a few dropped states each.
     Invariant: every place except the first leads to a target. `visited` counts the steps of matching.
     Source: "Very fast and scalable topic routing", parts 1 and 2 (RabbitMQ, 2010 and 2011), whose states are never
         dropped while messages arrive; "Regular Expression Matching Can Be Simple And Fast" (Cox, 2007).
