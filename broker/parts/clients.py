@@ -68,7 +68,7 @@ class Clients(Part):
         self.alarm_watch = AlarmWatch(self.alarms, self.throttle, self._data.folder.reserve, vhosts.save_space)
 
     async def start(self) -> None:
-        """Reallocate the disk reserve that the start released, and measure memory and disk before any publish."""
+        """Reallocate the disk reserve, which is free during startup, and measure memory and disk before any publish."""
         self._data.folder.reserve.allocate()
         self.alarm_watch.measure()
 

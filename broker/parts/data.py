@@ -83,7 +83,7 @@ class Data(Part):
         self.taps.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Write everything to disk, or return messages to the other nodes; no client is connected any more."""
+        """Write everything to disk, or return messages to the other nodes, after all clients have disconnected."""
         stopping = self._shared.stopping
         await self.vhosts.finish_sliced()
         await self.taps.close(timeout_s, lambda count: stopping.wait_for("slot files", count=count))

@@ -46,13 +46,13 @@ class ClusterClients:
         self._throttle.alarms_changed()
 
     def drop(self, reason: str) -> None:
-        """Close all connections with 320. Unwritten output is discarded: other nodes may have its messages by now."""
+        """Close all connections with 320. Unwritten output is discarded, because other nodes may have its messages."""
         for transport in list(self._listener.transports):
             transport.drop(reason)
 
 
 class Definitions(Part):
-    """The administration of the broker, and the rehearsal, which first tries changes in memory."""
+    """The administration of the broker, and the rehearsal, which tries changes in memory before they are applied."""
 
     def __init__(self, shared: Shared, data: Data, clients: Clients) -> None:
         self._shared = shared

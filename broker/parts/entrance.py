@@ -30,7 +30,7 @@ from broker.vhosts.broker_statistics import BrokerStatistics
 class Entrance(Part):
     """Accept clients on the AMQP listener, the HTTP ports and the control socket.
 
-    `facts` returns the fields that `slotmq status` shows, `unready` the reasons why the broker is not ready.
+    `facts` returns the fields that `slotmq status` shows, and `unready` the reasons why the broker is not ready.
     """
 
     shared: Shared
@@ -108,5 +108,5 @@ class Entrance(Part):
         self.http.refuse_new()
 
     async def close(self) -> None:
-        """Close the control socket, which reported the progress of the stop until now."""
+        """Close the control socket, which is open until now to report the progress of the stop."""
         await self.control.close()

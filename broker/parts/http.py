@@ -97,8 +97,8 @@ class Http(Part):
     async def _listen(self) -> None:
         if not self.is_on:
             return
-        from broker.manage.listener import ManageListener  # noqa: PLC0415 - as above
-        from broker.manage.probes import Gate  # noqa: PLC0415 - a start without HTTP is shorter
+        from broker.manage.listener import ManageListener  # noqa: PLC0415 - a start without HTTP is shorter
+        from broker.manage.probes import Gate  # noqa: PLC0415 - as above
 
         settings = self._shared.settings
         for name, bound in list(self._bound.items()):
@@ -152,12 +152,12 @@ class Http(Part):
             await listener.renew_tls()
 
     def refuse_new(self) -> None:
-        """Accept no further clients and requests."""
+        """Accept no more clients and requests."""
         for listener in self._listeners.values():
             listener.refuse_new()
 
     async def end_clients(self, timeout_s: float) -> None:
-        """Wait until all requests are answered, and abort those that take longer."""
+        """Wait until all requests are answered, and abort those that take longer than the timeout."""
         if self._broker is not None:
             await self._broker.samples.close()
         await asyncio.gather(*(listener.close(timeout_s) for listener in self._listeners.values()))

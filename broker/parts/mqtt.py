@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from broker.delivery.engine import Engine
     from broker.net.transport import Transport
 
-CHECK_S: Final = 1.0  # how often a start checks whether the vhost that it waits for was closed
+CHECK_S: Final = 1.0  # how often `_load` checks whether the vhost was closed
 
 _log = get_logger()
 
@@ -44,11 +44,11 @@ class Mqtt(Part):
         return self._clients.listener.ports.get("mqtt/ssl", 0)
 
     async def start(self) -> None:
-        """Accept clients, once MQTT's stored messages have been read. Raises: StoreFailed, CorruptRecord."""
+        """Read MQTT's stored messages, then accept clients. Raises: StoreFailed; CannotListen."""
         settings = self._shared.settings
         if not settings.mqtt.enabled:
             return
-        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - as above
+        from broker.core.mqtt.connection import MqttConnection  # noqa: PLC0415 - a start without MQTT is shorter
         from broker.core.mqtt.context import MqttClients, MqttContext, nothing  # noqa: PLC0415 - as above
         from broker.core.mqtt.mapping import MessageMapping  # noqa: PLC0415 - as above
         from broker.core.mqtt.retained import RetainedMessages  # noqa: PLC0415 - as above
@@ -92,7 +92,7 @@ class Mqtt(Part):
             _log.warning("mqtt.anonymous_administrator", user=name, advice=advice)
 
     async def _load(self, context: MqttContext) -> None:
-        """Build the indexes of MQTT's stored messages in each vhost. Raises: StoreFailed, CorruptRecord."""
+        """Build the indexes of MQTT's stored messages in each vhost. Raises: StoreFailed."""
         engines = self._data.vhosts.engines
         for name, engine in list(engines.items()):
             loaded = asyncio.Event()

@@ -76,7 +76,7 @@ class Overlay(Part):
         return overlay_flows(self.brokers)
 
     def explain(self, vhost: str, exchange: str | None, key: str) -> list[dict[str, Any]]:
-        """Return the routes of a message with their reasons, as JSON. Without `exchange`: through each exchange."""
+        """Return the routes of a message with their reasons, as JSON; if `exchange` is None, through each exchange."""
         from broker.overlay_node.facts import explain  # noqa: PLC0415 - as above
 
         assert self.brokers is not None
@@ -88,8 +88,8 @@ class Overlay(Part):
         self.brokers.forget(leaf)
 
     def follow_interest(self, vhost: str, exchange: str, notify: Callable[[str, bool], None]) -> None:
-        """Call `notify` with each pattern of an exchange, and whether this site or another one wants it: first with
-        all wanted patterns, then at each change. An exchange outside the overlay does not have any.
+        """Call `notify` with each pattern of an exchange and whether a binding, here or at another broker, asks for it:
+        first with all wanted patterns, then at each change. An exchange outside the overlay does not have any.
         """
         driver = None if self.brokers is None else self.brokers.driver
         held = None if driver is None else driver.vhosts.get(vhost)

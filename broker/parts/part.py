@@ -51,11 +51,11 @@ class Stopping:
 class Part:
     """A part of a broker. The broker opens and starts its parts in their order, and stops and closes them in reverse.
 
-    Invariant: a part uses only earlier parts. A part whose `open` failed has released its resources.
+    Invariant: a part needs only earlier parts to open and start. If its `open` fails, its `close` is not called.
     """
 
     async def open(self) -> None:
-        """Acquire the part's resources, and recover; no client is answered yet, except for HTTP probes."""
+        """Acquire the part's resources, and recover; no clients are answered yet, except HTTP probes."""
 
     async def start(self) -> None:
         """Start serving."""
@@ -72,7 +72,7 @@ class Part:
 
 @contextmanager
 def named(part: Part) -> Iterator[None]:
-    """Add a note with the part's name to an error of the operating system, which does not say what failed.
+    """Add a note with the part's name to an OSError, which does not say by itself what failed.
 
     Raises: OSError.
     """

@@ -1,4 +1,4 @@
-"""The AMQP and MQTT ports, bound before anything else: a second broker ends before it touches the data folder."""
+"""The AMQP and MQTT ports, bound first: a second broker with these ports ends before it opens its data folder."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CertificateWatch:
             self._tasks.start(self.renew())
 
     async def renew(self) -> None:
-        """Wait until every listener uses the current context."""
+        """Make every listener use the current certificate."""
         for renew in self._listeners:
             await renew()
 

@@ -37,7 +37,7 @@ class Zmq(Part):
         self.bridges = Bridges(settings, self._data.vhosts, attach, self._overlay.follow_interest)
 
     async def start(self) -> None:
-        """Connect the bridges; the listener serves clients by now."""
+        """Connect the bridges to the listener, which already serves clients."""
         if self.bridges is not None:
             self.bridges.start()
 

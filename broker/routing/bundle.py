@@ -39,10 +39,10 @@ def binding_identity(key: str, arguments: Mapping[str, Any]) -> Hashable:
 
 
 def freeze_value(value: Any) -> Hashable:
-    """Return a hashable form of a field value: two forms are equal if the values are equal and of one class of types.
+    """Return a hashable form of a field value, by which the arguments of bindings are compared.
 
-    Integers of all widths are one class, as in RabbitMQ; true, 1 and 1.0 all differ. The order of a table's fields does
-    not matter. Cost: the size of the value; its depth was bounded when it was decoded.
+    Integers of all widths are one type, as in RabbitMQ, but true, 1 and 1.0 all differ. The order of a table's fields
+    does not matter. Cost: the size of the value; its depth was bounded when it was decoded.
     """
     if value is None or isinstance(value, str | bool | int):
         return (type(value).__name__, value)
@@ -74,9 +74,9 @@ AnySource = TypeVar("AnySource", bound=Source)
 class Destination(Generic[AnySource]):
     """A destination of bindings: a queue or an exchange.
 
-    Shapes: `incoming` maps each exchange bound to it to the bundle of bindings.
-    Invariant: a bundle is in `incoming` exactly while it is among the `bundles` of its source; after the source is
-        deleted, it may stay in `incoming` for some turns of the loop.
+    Shapes: `incoming` maps each exchange that is bound to this destination to the bundle of the bindings.
+    Invariant: a bundle is in `incoming` while it is among the `bundles` of its source. After the source is deleted, the
+        bundle may stay in `incoming` for some turns of the loop.
     """
 
     __slots__ = ("incoming",)
@@ -97,7 +97,7 @@ class Bundle(Generic[AnySource]):
     """The bindings from one exchange to one destination, in the order of creation.
 
     Exchange and destination are stored once, and a binding without arguments is stored as its key alone, because one
-    queue may have hundreds of thousands.
+    queue may have hundreds of thousands of bindings.
     """
 
     __slots__ = ("_arguments", "destination", "source")

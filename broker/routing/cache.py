@@ -1,6 +1,6 @@
-"""The route caches of a vhost: (exchange, key) -> route through exchanges, and publish payload -> entry per user.
+"""The caches of a vhost: routes through several exchanges, and the resolved publishes of each user.
 
-Bounds and admission are shared with the cache of a single exchange (route_cache).
+Their base class also serves the cache of a single exchange (route_cache).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, Final, Generic, TypeVar
 from broker.routing.route import Dependent, Route
 
 ENTRY_BYTES: Final = 400
-"""The memory of an entry without its key and destinations: slots in two dicts, the objects, a recorded miss."""
+"""The approximate memory of an entry without its key and destinations."""
 
 SKIPPED_WINDOWS_MAX: Final = 8
 EVICTED_SHARE: Final = 64
@@ -24,8 +24,8 @@ EXCHANGES_MAX: Final = 1024
 class CacheLimits:
     """The bounds of one cache, and the number of misses after which it decides whether caching pays.
 
-    Invariant: the window is several times `entries`, so that a publisher which cycles through its keys has begun its
-        second cycle before the cache decides.
+    The window should be several times `entries`, so that a publisher that cycles through its keys has begun its second
+    cycle before the cache decides.
     """
 
     entries: int = 65536
@@ -41,13 +41,12 @@ class BoundedCache(Generic[K, V]):
     """A cache bounded in entries and bytes, which evicts its oldest entries when it is full. It admits a key at its
     second miss, and nothing for some time when caching is not worth it.
 
-    First misses are recorded as hashes in two generations, which together are no larger than the cache. A key that
-    would be evicted before its next use is therefore not admitted. After each window of misses in which the cache grew
-    by less than a tenth of them (one-off keys, a working set over the bounds, many changes of bindings), it admits
-    nothing for one window, then for two, and at most for eight, and discards the first misses. Existing entries are
-    still hit. Only misses are counted, so that a hit costs one look-up in `entries`, which callers read themselves.
+    First misses are recorded as hashes in two generations, each for half as many keys as the cache may have entries, so
+    that keys that would be evicted before their next use are not admitted. After a window of misses in which the cache
+    grew by less than a tenth of the window, it admits nothing for one window; if that repeats, for two, four and at
+    most eight. Its entries are still found. Callers read `entries` themselves, so that a hit costs one look-up.
 
-    Shapes: `_gained` is the number of entries added, less those evicted or ended.
+    Shapes: `_gained` estimates by how many entries the cache has grown in the current window.
     Cost: O(1) amortised, for an eviction too.
     """
 
@@ -106,7 +105,7 @@ class BoundedCache(Generic[K, V]):
         return False
 
     def _insert(self, key: K, entry: V, weight_bytes: int) -> bool:
-        """Add an entry of a new key; return False, with nothing added, if it alone exceeds the bound."""
+        """Add an entry for a new key and return True, or return False if the entry alone exceeds a bound."""
         limits = self._limits
         if weight_bytes > limits.cache_bytes or limits.entries < 1:
             return False
@@ -150,7 +149,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
     __slots__ = ()
 
     def offer(self, name_and_key: tuple[str, str], destinations: tuple[Any, ...], parts: Sequence[Route]) -> Route:
-        """Return the route of a key that is not cached or has ended: live if it was admitted and its parts are live."""
+        """Return a new route for a key that has no live one. It is live if it was cached and its parts are live."""
         if name_and_key in self.entries:
             self._discard(name_and_key)
             self._gained -= 1
@@ -171,7 +170,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
 class ResolvedPublish(Dependent):
     """An entry that leaves its publish cache when its route ends.
 
-    Shapes: ``cache`` is None while the entry is in no cache.
+    Shapes: `cache` is None while the entry is not in a cache.
     """
 
     __slots__ = ("cache", "key", "route")
@@ -188,12 +187,12 @@ class ResolvedPublish(Dependent):
             cache.ended(self)
 
     def enter(self, cache: PublishCache[Any, Any], key: bytes) -> None:
-        """Record the cache that the entry is now in."""
+        """Record the cache that the entry is now in, and its key there."""
         self.cache, self.key = cache, key
         self.route.add_dependent(self)
 
     def mark_uncached(self) -> None:
-        """Record that the entry is in no cache."""
+        """Record that the entry is not in a cache any more."""
         self.cache = None
         self.route.remove_dependent(self)
 
@@ -205,10 +204,10 @@ X = TypeVar("X", bound=ResolvedPublish)
 class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
     """A cache of resolved publishes by the payload of basic.publish, for one user in one vhost.
 
-    A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, its entries are replaced by
-    `nothing`, so that the cache refers to no queue of it, and the payload is admitted at once when it is resolved
-    again. `exchanges` maps an exchange name, as the short string in payloads, to the resolved exchange, until its route
-    ends. Both contain permissions, so a change of permissions calls drop_all.
+    A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, the placeholder `nothing`
+    replaces its entries, which would keep deleted queues in memory, and a payload is admitted at once when it is
+    resolved again. `exchanges` maps an exchange name, as the short string in payloads, to the resolved exchange, until
+    its route ends. Both contain permissions, so a change of permissions calls `drop_all`.
     """
 
     __slots__ = ("_nothing", "exchanges")
@@ -220,9 +219,9 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
         self.exchanges: dict[bytes, X] = {}
 
     def offer(self, payload: bytes, entry: E) -> bool:
-        """Add an entry whose route is live at the second miss of its payload, and return whether it was added.
+        """Add an entry at the second miss of its payload, or at once in place of an ended entry.
 
-        It replaces an ended entry at once. An entry that has ended is never added, and its miss is not counted.
+        Return whether it was added. An entry whose route is not live is never added, and its miss is not counted.
         """
         known = payload in self.entries
         if known:

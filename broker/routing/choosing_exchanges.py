@@ -27,10 +27,10 @@ _LARGEST_DIGEST: Final = 2.0**64
 class HashBuckets:
     """A map from values to destinations, in proportion to the weights of the destinations.
 
-    A value is hashed to one of 65536 buckets. Each destination makes a draw for a bucket, which depends only on the
-    bucket and the destination, and the least draw owns the bucket. So a new destination takes over its share and no
-    more, a removed one leaves its share to the others, and neither the order of bindings nor a restart changes any
-    owner. A destination that is bound more than once has the greatest of its weights.
+    A value is hashed to one of 65536 buckets. Each destination has a pseudo-random draw for each bucket, and the least
+    draw owns the bucket. A draw depends only on the bucket, the destination and its weight. So a new destination takes
+    over its share and no more, a removed one leaves its share to the others, and neither the order of bindings nor a
+    restart changes any owner. A destination that is bound more than once has the greatest of its weights.
 
     Cost: `pick` is one look-up for a bucket used since the last change, else one draw for each destination.
     Source: weighted rendezvous hashing (Thaler and Ravishankar 1998; Schindelhauer and Schomaker 2005).
@@ -56,7 +56,7 @@ class HashBuckets:
         return True
 
     def remove(self, destination: Hashable, weight: int) -> bool:
-        """Count one binding of a destination fewer and return whether that changed its share.
+        """Remove one binding of a destination and return whether that changed its share.
 
         Raises: KeyError if it has no binding with this weight.
         """
@@ -94,17 +94,17 @@ class HashBuckets:
 
 
 def digest(value: str) -> int:
-    """Return 64 bits of a text that are the same in every process."""
+    """Return a 64-bit hash of a text, which is the same in every process."""
     return int.from_bytes(blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "big")
 
 
 def _draw(mark: int, seed: int, weight: int) -> tuple[float, int]:
-    """Return an exponentially distributed draw with the weight as its rate."""
+    """Return an exponentially distributed draw with the weight as its rate, and the seed, which decides a tie."""
     return -log((mixed((seed + mark) & MASK) + 1) / _LARGEST_DIGEST) / weight, seed
 
 
 def mixed(bits: int) -> int:
-    """Return 64 bits mixed so that they look random, by the finaliser of splitmix64."""
+    """Return the 64 bits mixed by the finaliser of splitmix64, so that they look random."""
     bits = ((bits ^ (bits >> 30)) * 0xBF58476D1CE4E5B9) & MASK
     bits = ((bits ^ (bits >> 27)) * 0x94D049BB133111EB) & MASK
     return bits ^ (bits >> 31)
@@ -113,10 +113,10 @@ def mixed(bits: int) -> int:
 class HashExchange(KeyedExchange):
     """An exchange that routes all messages with one key to one destination, chosen in proportion to the weights.
 
-    The binding key is the weight. The arguments hash-header or hash-property select a value used in place of the
-    routing key; messages without it all go to one destination.
+    The binding key is the weight. The argument hash-header or hash-property selects a value used in place of the
+    routing key; messages without it are all routed to one destination.
 
-    Source: RabbitMQ, rabbitmq_consistent_hash_exchange; texts are the plugin's.
+    Source: RabbitMQ, rabbitmq_consistent_hash_exchange; error texts are the plugin's.
     """
 
     type = "x-consistent-hash"
@@ -188,7 +188,7 @@ def _text_argument(arguments: Mapping[str, Any], name: str) -> str | None:
 class ModulusExchange(KeyedExchange):
     """An exchange that routes all messages with one key to one destination while its bindings stay the same.
 
-    The hash of the key, modulo the number of bindings, chooses among them in the order of their destinations' names.
+    The hash of the key, modulo the number of bindings, chooses one of the bindings, which are sorted by destination.
     Source: RabbitMQ 4.3, rabbit_exchange_type_modulus_hash.
     """
 
@@ -202,7 +202,7 @@ class ModulusExchange(KeyedExchange):
         self._ranked: list[Any] | None = None  # the destinations in order, each as often as it is bound
 
     def match(self, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the only destination of a message, and the listeners; of several keys the first one counts."""
+        """Return the only destination of a message, chosen by the first key, and the listeners."""
         return self.route(keys[0]).destinations
 
     def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:

@@ -10,15 +10,14 @@ from broker.routing.pattern import HASH, STAR, Pattern, WordPlace
 class CoverAutomaton:
     """An automaton for one pattern, which reads the words of other patterns and accepts those that the pattern covers.
 
-    A set of states is an integer: bit j is set if the first j words of the covering pattern may be matched. The
-    automaton reads all keys that the other pattern may match at once. A `*` of that pattern is an unnamed word, which
-    only a `*` or a `#` can match. A `#` of it is any number of such words, including none, so only a run of wildcards
-    with a `#` can match it, and stars of that run that are not matched yet must match later words. In canonical form
-    the stars of a run come first, so a state determines how many they are.
+    The states are the bits of an integer: bit j is set if the words read so far may match the first j words of the
+    covering pattern. A `*` that is read stands for a word that the covering pattern does not contain, so that only a
+    `*` or `#` matches it. A `#` that is read stands for any number of such words, so that only a run of wildcards with
+    a `#` matches it; the stars of the run may remain, to match later words. In canonical form the `#` is the last of a
+    run, so a state determines how many stars remain.
 
-    Invariant: the answer is exact. A state that survives a `#` can continue after any number of words, and where some
-    number of words is too large for every run of stars, only a `#` can match. `steps` counts the words read.
-    Cost: one step costs a few operations on integers of as many bits as the covering pattern has words.
+    Invariant: the answer is exact if keys may contain any words. `steps` counts the words read.
+    Cost: a step costs a few operations on integers with a bit for each word of the covering pattern.
     Source: containment of linear tree patterns, Miklau and Suciu, "Containment and Equivalence for a Fragment of
     XPath", 2004.
     """
@@ -89,8 +88,7 @@ def covers(wider: Pattern, narrower: Pattern) -> bool:
 def narrowness(pattern: Pattern) -> tuple[int, int, int]:
     """Return a sort key by which a wider pattern comes before all patterns that it covers.
 
-    The wider of two patterns matches a shorter key; or, with equally many words besides `#`, it has fewer literal
-    words; or it has a `#` where the narrower one has none.
+    The wider of two patterns matches a shorter key, or else has fewer literal words, or else has more `#`.
     """
     hashes = stars = 0
     for word in pattern.words:
@@ -125,7 +123,7 @@ class Place(WordPlace["Place | Pattern"]):
         self.pattern = None
 
     def only_pattern(self) -> Pattern | None:
-        """Return the only pattern that ends here or is a child, or None if there are more or other nodes follow."""
+        """Return the pattern if only one ends here or is a child, or None if this node leads to more."""
         children = [child for child in (self.pattern, self.star, self.hash) if child is not None]
         if self.words is not None:
             if len(self.words) > 1:
@@ -138,10 +136,10 @@ class Place(WordPlace["Place | Pattern"]):
 
 
 class CoverIndex:
-    """A set of distinct patterns of one dialect, which finds those that cover a pattern and those that it covers.
+    """A set of distinct patterns of one dialect, which finds one that covers a given pattern, and all that it covers.
 
-    A trie over the words is walked with all possible keys of a pattern instead of one key. The patterns are also listed
-    by each literal word that they contain: a covered pattern contains every literal word of the covering one.
+    A search walks a trie over the words with all possible keys of a pattern at once. The patterns are also listed by
+    each literal word that they contain, because a covered pattern contains every literal word of the covering one.
 
     Invariant: every node except the root leads to at least two patterns. `visited` counts the nodes visited and the
         patterns compared.
@@ -219,8 +217,7 @@ class CoverIndex:
     def covering(self, narrower: Pattern) -> Pattern | None:
         """Return a pattern that covers this one, or None.
 
-        Cost: the nodes reached, summed over the words, at most nodes x words; and one comparison for each pattern that
-        the walk reaches.
+        Cost: at most nodes x words, and one comparison for each pattern that the walk reaches.
         """
         tried: dict[str, None] = {}
         for ends in self._ends(narrower):
@@ -230,7 +227,7 @@ class CoverIndex:
         return None
 
     def _ends(self, narrower: Pattern) -> Iterator[list[Pattern]]:
-        """Yield, word by word, the patterns that a walk with a pattern reaches; each may cover it."""
+        """Walk with a pattern, and yield for each of its words the patterns reached, which may cover it."""
         active = [self._root]
         floating: dict[Place, None] = {}  # nodes after a `#`, which stay reached for all later words
         for word in narrower.words:
@@ -288,8 +285,8 @@ class CoverIndex:
     def covered(self, wider: Pattern) -> list[Pattern]:
         """Return the patterns that this one covers.
 
-        Cost: at most twice the cheaper one of a walk over the nodes that it may reach and a comparison with each
-        pattern that contains its rarest word.
+        Cost: at most about twice the cheaper of two searches: a walk over the nodes that it may reach, or a comparison
+            with each pattern that contains its rarest word.
         """
         automaton = CoverAutomaton(wider)
         rarest: dict[str, Pattern] | None = None

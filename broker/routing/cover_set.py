@@ -61,11 +61,10 @@ class Member:
 class CoverSet:
     """A multiset of patterns of one dialect, with its roots: the patterns that no other one covers.
 
-    The roots together match everything that all patterns match. Every other pattern is a child of the first pattern
-    found that covers it, so that only the children of a root are examined when the root is removed.
+    The roots together match every key that any pattern matches. Every other pattern is the child of one pattern that
+    covers it, so that only the children of a root are examined when the root is removed.
 
-    Invariant: a pattern without a parent is a root and in the index, and no root covers another; a parent covers its
-    children.
+    Invariant: the patterns without a parent are the roots, and a parent covers its children.
     Source: the filter poset of Siena, Carzaniga, Rosenblum and Wolf, "Design and Evaluation of a Wide-Area Event
     Notification Service", 2001; one parent for each is enough for the roots, Tarkoma and Kangasharju, "Filter Merging
     for Efficient Information Dissemination", 2005.
@@ -143,8 +142,8 @@ class CoverSet:
         return RootDiff(self._expose(children), (member.pattern,))
 
     def _expose(self, orphans: Iterable[Member]) -> tuple[Pattern, ...]:
-        """Make each orphan the child of another root, or a root, and return the new roots. Wider patterns come first,
-        so that no orphan covered by another becomes a root; none covers an old root.
+        """Make each orphan the child of another root, or a root, and return the new roots. Wider patterns are examined
+        first, so that no orphan covered by another becomes a root; none covers an old root.
         """
         exposed: list[Pattern] = []
         for orphan in sorted(orphans, key=lambda member: narrowness(member.pattern)):

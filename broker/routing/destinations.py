@@ -6,17 +6,17 @@ from collections.abc import Hashable
 from typing import Any, Final
 
 Destinations = dict[Any, int]
-"""Destinations in binding order, each with the number of bindings that name it: a destination gets one copy."""
+"""Destinations in binding order, each with the number of bindings that name it."""
 
 TUPLE_MAX: Final = 8
-"""The largest number of destinations, each bound once, that is stored as a tuple."""
+"""The most destinations that are stored as a tuple."""
 
 
 class Target:
     """The destinations of one binding key, in binding order.
 
-    Matching reads `destinations`. A tuple is the smallest form and can be returned without a copy; a dict counts
-    bindings and adds or removes one of many destinations in O(1).
+    A tuple is the smallest form and can be returned without a copy. A dict counts bindings, and adds or removes one of
+    many destinations in O(1).
     """
 
     __slots__ = ("_copied", "destinations")
@@ -31,7 +31,7 @@ class Target:
         return object.__sizeof__(self) + self.destinations.__sizeof__() + copied_bytes
 
     def as_tuple(self) -> tuple[Any, ...]:
-        """Return the destinations as a tuple, the same object until they change.
+        """Return the destinations as a tuple, which is the same object until a binding is added or removed.
 
         All routes of a wide fan-out share it, because the garbage collector would visit each copy.
         """

@@ -44,9 +44,9 @@ class DirectExchange(KeyedExchange):
 
 
 class DefaultExchange(KeyedExchange):
-    """The exchange that routes a message to the queue named by its routing key; it has no other bindings.
+    """The exchange that routes a message to the queue named by its routing key, without any binding.
 
-    It has no alternate exchange, and it routes nothing as the alternate of another, because it has no bindings.
+    It has no alternate exchange, and as the alternate of another exchange it routes nothing.
     Source: RabbitMQ, rabbit_exchange:route/2.
     """
 
@@ -61,7 +61,7 @@ class DefaultExchange(KeyedExchange):
         return False
 
     def touch(self, queue_name: str) -> None:
-        """Invalidate the route of a queue that has just been declared or deleted."""
+        """End the route to a queue that has just been declared or deleted."""
         self.cache.drop(queue_name)
 
     def _attach(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None) -> None:

@@ -29,16 +29,16 @@ class ExchangeTally:
         self.publish_out = 0
 
     def count(self, count: int, queues: int) -> None:
-        """Count messages, each of which went to this many queues."""
+        """Count messages, each of which was routed to this many queues."""
         self.publish_in += count
         self.publish_out += count * queues
 
 
 NO_ARGUMENTS: Final[Mapping[str, Any]] = MappingProxyType({})
-"""The argument table of all bindings without arguments."""
+"""The shared argument table of exchanges and bindings without arguments."""
 
 PATTERNS_AT_ONCE: Final = 64
-"""If more patterns of an outlet change at once, all routes end instead of those that each pattern matches."""
+"""If more patterns of an outlet change at once, all routes end, instead of only those that the patterns match."""
 
 
 class MessageFields(Protocol):
@@ -72,8 +72,8 @@ class Exchange(Destination["Exchange"]):
     be an exchange, which the router follows.
 
     Shapes: `alternate` is the name of the alternate exchange, initially that in the arguments.
-    Invariant: `bundles` maps every bound destination to its bindings, `onward` contains those destinations that are
-        exchanges; `binding_count` is the number of bindings.
+    Invariant: `bundles` maps every bound destination to its bindings, and `onward` contains the destinations that are
+        exchanges. `binding_count` is the number of bindings.
     """
 
     type: str
@@ -84,14 +84,14 @@ class Exchange(Destination["Exchange"]):
     dialect: TopicDialect = AMQP
     """The dialect of the binding keys."""
     chooses: bool = False
-    """Whether a message is routed to one destination, chosen among all."""
+    """Whether each message is routed to only one of the destinations."""
     by_topic: bool = False
-    """Whether binding keys are patterns of routing keys, so that topic permissions apply, delayed or not."""
+    """Whether binding keys are patterns of routing keys, so that topic permissions apply."""
 
     index_name: str | None = None
     """The name of the engine that finds wildcard patterns; only a topic exchange has one."""
     kind_of_patterns: str = ""
-    """`topic` or `direct` if the binding keys alone determine which messages match; empty otherwise."""
+    """`topic` or `direct` if binding keys are converted to AMQP patterns by the rules of that type; empty otherwise."""
 
     def __init__(self, name: str, properties: ExchangeProperties = BARE) -> None:
         super().__init__()
@@ -136,7 +136,7 @@ class Exchange(Destination["Exchange"]):
 
     @property
     def standing(self) -> Route:
-        """A route without destinations, live until the exchange is deleted, or the name of its alternate or the set of
+        """A route without destinations, which ends when the exchange is deleted, or when its alternate or the set of
         exchanges in `onward` changes. Callers that must match each message keep it to detect such changes.
         """
         if self._standing is None:
@@ -144,9 +144,9 @@ class Exchange(Destination["Exchange"]):
         return self._standing
 
     def bind(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None = None) -> bool:
-        """Add a binding and return whether it is new. Cost: its key and the cached routes that end, not the other
-        bindings. `limits` apply to a new binding; None, for a restored one, means those of the exchange.
-        Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed; callers answer 406.
+        """Add a binding and return whether it is new. `limits` apply to a new binding; None, for a restored one, means
+        those of the exchange. Cost: its key and the cached routes that end, not the other bindings.
+        Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed.
         """
         identity = binding_identity(key, arguments)
         bundle = self.bundles.get(destination)
@@ -187,7 +187,7 @@ class Exchange(Destination["Exchange"]):
     # -- deletion -----------------------------------------------------------------------------------------------------
 
     def remove_bundle(self, bundle: Bundle[Exchange]) -> None:
-        """Remove a bundle and each of its keys, and end the routes that these affect. Cost: its keys and the routes."""
+        """Remove all bindings of a bundle, and end the routes that they affect. Cost: their keys and the routes."""
         self._untie(bundle)
         self.binding_count -= len(bundle)
         while bundle:
@@ -196,7 +196,7 @@ class Exchange(Destination["Exchange"]):
     def stop_routing_to(self, bundle: Bundle[Exchange]) -> None:
         """Stop routing to a destination that is being deleted.
 
-        Its keys stay in the index until `remove_keys` is called. Cost: at most the destinations of all cached routes.
+        Its keys stay in the index until `remove_keys` is called. Cost: at most a scan of all cached routes.
         """
         self._untie(bundle)
         self.binding_count -= len(bundle)
@@ -279,7 +279,7 @@ class Exchange(Destination["Exchange"]):
         self._drop_routes()
 
     def forward(self, added: Iterable[str], removed: Iterable[str] = ()) -> None:
-        """Change the patterns of messages for the outlet. Cost: the patterns, and the routes that they match.
+        """Change the patterns of the messages that the outlet gets. Cost: the patterns, and the routes that they match.
 
         Raises: BindingKeyError for an invalid pattern, KeyError for the removal of a missing one.
         """
@@ -306,12 +306,12 @@ class Exchange(Destination["Exchange"]):
     def matches(self, key: str, arguments: Arguments, keys: Sequence[str], fields: MessageFields) -> bool:
         """Return whether one binding, by its key and arguments, may route a message to its destination.
 
-        True if that depends on other bindings, too. Cost: one comparison, without the index.
+        The answer is also True if that depends on other bindings. Cost: independent of the number of bindings.
         """
         return True
 
     def forget_misses(self) -> None:
-        """Discard the misses that a cache has recorded."""
+        """Discard the misses that the route cache has recorded, if there is one."""
 
     @abstractmethod
     def route(self, key: str) -> Route:
@@ -330,7 +330,7 @@ class Exchange(Destination["Exchange"]):
         return tuple(dict.fromkeys(destination for key in keys for destination in self.route(key).destinations))
 
     def match_headers(self, headers: Mapping[str, Any]) -> tuple[Any, ...]:
-        """Return the destinations of a message by its headers; only a headers exchange has any."""
+        """Return the destinations of a message by its headers. Raises: TypeError unless this is a headers exchange."""
         raise TypeError(f"a {self.type} exchange does not route by headers")
 
     def _end_standing(self) -> None:

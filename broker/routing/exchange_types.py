@@ -45,7 +45,7 @@ _UNCACHED_TYPES: Final[dict[str, Callable[..., Exchange]]] = {
 
 
 class ExchangeArgumentError(ValueError):
-    """An unknown exchange type, or an argument that an exchange of the type cannot have; callers answer 406."""
+    """An unknown exchange type, or an argument that an exchange of the type cannot have."""
 
 
 def make_exchange(
@@ -60,7 +60,7 @@ def make_exchange(
     pattern_limits: PatternLimits | None = None,
     topic_index: str = AUTO,
 ) -> Exchange:
-    """Return a new exchange; the limits and the default index apply to some types only.
+    """Return a new exchange; the limits and `topic_index`, the default index, apply to some types only.
 
     Raises: ExchangeArgumentError, a ValueError.
     """

@@ -1,5 +1,5 @@
-"""The fanout exchange, and two with a memory: one replays the last messages, one drops duplicates. A memory is an
-internal queue to which the exchange routes as to its other destinations.
+"""The fanout exchange, and two fanout exchanges with a memory, which is an internal queue: one replays the last
+messages, the other drops duplicates.
 """
 
 from __future__ import annotations
@@ -69,16 +69,16 @@ SEEN_PREFIX: Final = "amq.deduplication."
 NO_STORE: Final = "x-recent-history-no-store"
 LENGTH: Final = "x-recent-history-length"
 LENGTH_DEFAULT: Final = 20  # as in the plugin
-LENGTH_MAX: Final = 10_000  # messages that a new binding copies within one turn of the loop
-HISTORY_BYTES: Final = 16 << 20  # of bodies
+LENGTH_MAX: Final = 10_000  # a new binding copies the messages within one turn of the loop
+HISTORY_BYTES: Final = 16 << 20  # the most bytes of message bodies in a history
 TIME_MAX_MS: Final = 315_360_000_000  # ten years, as for other TTLs
 
 
 class MemoryExchange(FanoutExchange):
     """A fanout exchange with a memory, to which it also routes; a message that reaches nothing else is unroutable.
 
-    Shapes: ``memory_arguments`` are the arguments of the memory's queue, which is durable if the exchange is durable
-        and ``lasts`` is set.
+    Shapes: `memory_arguments` are the arguments of the memory's queue, which is durable if the exchange is durable and
+        `lasts` is set.
     """
 
     by_headers = True  # each message is matched separately
@@ -92,7 +92,7 @@ class MemoryExchange(FanoutExchange):
         self._is_known: Callable[[Any], bool] | None = None
 
     def remember_in(self, memory: Hashable, is_known: Callable[[Any], bool] | None) -> None:
-        """Set the memory and, for a deduplicating exchange, the function that returns whether a value is known."""
+        """Set the memory and, for a deduplicating exchange, a function that returns whether a header value is known."""
         self.memory = memory
         self._is_known = is_known
 
@@ -167,13 +167,13 @@ class DeduplicationExchange(MemoryExchange):
 
 
 def cache_ttl_ms(headers: Mapping[str, Any]) -> int | None:
-    """Return how long the value of a message is remembered according to its header, or None without a valid header."""
+    """Return for how long a message asks to be remembered, or None without a valid header x-cache-ttl."""
     ttl_ms = _positive(headers.get("x-cache-ttl"))
     return None if ttl_ms is None else min(ttl_ms, TIME_MAX_MS)
 
 
 def _positive(value: Any) -> int | None:
-    """Return a number above 0, also from text, as the plugin does; None for any other value."""
+    """Return an integer above 0, also from text, as the plugin does, or None for any other value."""
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) <= 19:
         value = int(value)
     return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None

@@ -22,7 +22,7 @@ MATCH_KINDS = {
     "all-with-x": (True, True),
     "any-with-x": (False, True),
 }
-"""x-match -> (all fields must match, fields beginning with `x-` count)."""
+"""x-match -> (whether all fields must match, whether fields that begin with `x-` count)."""
 
 
 class HeadersPredicate:
@@ -58,7 +58,7 @@ def comparable_headers(headers: Mapping[str, Any]) -> dict[str, Hashable]:
 
 
 def comparable_value(value: Any) -> Hashable:
-    """Return a hashable form of a field value: two forms are equal if RabbitMQ considers the values equal.
+    """Return a hashable form of a field value, by which headers are compared as in RabbitMQ.
 
     RabbitMQ compares the outermost values without their types: integers of all widths are one type, a timestamp equals
     its seconds, a long string equals the binary of the same octets, and an empty array equals an empty table. But 1 and

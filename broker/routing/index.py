@@ -1,4 +1,4 @@
-"""The topic index: literal binding keys in a dict, wildcard patterns in an engine. The interface of the engines."""
+"""The topic index, with literal binding keys in a dict and wildcard patterns in an engine; the interface of engines."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ AUTO: Final = "auto"
 """The choice that selects `DEFAULT`."""
 DEFAULT: Final = "tiered"
 ENGINES: Final[dict[str, type[Any]]] = {"bitmap": ConstituentBitmap, "trie": Trie, "dfa": LazyDfa, DEFAULT: Tiered}
-"""Every engine, by name; each takes a dialect."""
+"""The engines by name."""
 CHOICES: Final = (AUTO, "bitmap", "trie", "dfa")
-"""The values of a setting or an exchange argument."""
+"""The values that users may choose, in a setting or an exchange argument."""
 
 
 class TopicEngine(Protocol[T]):
@@ -33,7 +33,7 @@ class TopicEngine(Protocol[T]):
 
     @property
     def visited(self) -> int:
-        """The work of matching so far, in the engine's own unit: patterns, rows, nodes or states."""
+        """The work of matching so far, in a unit of the engine, such as nodes or rows."""
 
     def add(self, pattern: Pattern, target: T) -> T | None:
         """Store the target of a pattern and return None; if the pattern already has a target, return that."""
@@ -81,9 +81,9 @@ def footprint_bytes(root: object, closed: tuple[type, ...] = (), without: type |
 class TopicIndex:
     """A map from binding keys to destinations, which returns the destinations of a routing key.
 
-    A key that never had more than one binding at once, as is usual, has the destination itself as its target, any other
-    key a `Target`.
-    Cost: `add` and `remove` cost the words of their key, independent of the number of other bindings.
+    A key that never had more than one binding at once, which is usual, has the destination itself as its target. Any
+    other key has a `Target`.
+    Cost: `add` and `remove` cost about the words of their key, however many other bindings exist.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TopicIndex:
         return len(self._literals) + self._wildcards
 
     def counts(self) -> Mapping[str, int]:
-        """Return the sizes of the engine's structures, the number of literal keys and that of wildcard patterns."""
+        """Return the sizes of the engine's structures, and the numbers of literal keys and of wildcard patterns."""
         return {**self._engine.counts(), "literals": len(self._literals), "wildcards": self._wildcards}
 
     def footprint_bytes(self, destination: type) -> int:

@@ -15,15 +15,14 @@ END: Final = "./"
 
 KEY_BYTES: Final = 150
 NODE_BYTES: Final = 400
-"""Upper bounds on the memory of a key and of a node: a slot of a dict that has just grown, a word, a dict."""
+"""Estimates of the memory of a key, without its text, and of a node, usually too high."""
 
 
 class KeyTrie:
     """A set of routing keys, which finds those that a pattern matches by visiting only the nodes that its words reach.
 
     Invariant: a key is stored where its words first differ from those of all others. So every node except the root
-        leads to at least two keys, and the shape depends on the keys alone. `visited` counts the nodes, keys and words
-        that `find` has visited.
+        leads to at least two keys, and the shape depends on the keys alone. `visited` counts the visits of `find`.
     """
 
     __slots__ = ("_count", "_nodes", "_root", "_words", "visited")
@@ -38,7 +37,7 @@ class KeyTrie:
 
     @property
     def used_bytes(self) -> int:
-        """An upper bound on the memory of keys and nodes, without the texts of the keys."""
+        """The estimated memory of keys and nodes, without the texts of the keys."""
         return self._count * KEY_BYTES + self._nodes * NODE_BYTES
 
     def counts(self) -> Mapping[str, int]:
@@ -110,7 +109,7 @@ class KeyTrie:
             self._root = {}
 
     def find(self, pattern: Sequence[str], visits_max: int) -> list[str] | None:
-        """Return the keys that a pattern matches, or None if that takes more than `visits_max` visits.
+        """Return the keys that a pattern matches, or None if that takes more than about `visits_max` visits.
 
         Cost: a literal word visits one child, `*` all children, `#` the whole subtree.
         """
@@ -145,7 +144,8 @@ class KeyTrie:
     def search(self, pattern: Sequence[str]) -> Iterator[str | None]:
         """Yield the keys that a pattern matches, and None for each other visit.
 
-        The trie may change in the meantime: keys that stay are found once, other keys perhaps. Cost: as `find`.
+        The trie may change in the meantime: a key that stays is found once, a key that is added or removed, perhaps.
+        Cost: that of `find`.
         """
         stem = pattern.index(HASH) if HASH in pattern else len(pattern)
         pending: list[tuple[Node | str, int]] = [(self._root, 0)]
@@ -187,7 +187,7 @@ class KeyTrie:
 
 
 def _follow(pattern: Sequence[str], stem: int, node: Node, depth: int, pending: list[tuple[Node | str, int]]) -> None:
-    """Add the children of a node that a pattern reaches to `pending`. Shapes: `stem` words precede the first `#`."""
+    """Append the children of a node that a pattern reaches to `pending`; `stem` words precede its first `#`."""
     if depth < stem and pattern[depth] != STAR:
         child = node.get(pattern[depth])
         if child is not None:

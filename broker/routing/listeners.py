@@ -1,8 +1,8 @@
 """Listeners: destinations that get copies of an exchange's messages without being bound to it.
 
 A listener has a topic pattern, whatever the type of the exchange. A message that reaches only listeners is still
-unroutable. The outlet of an exchange gets the messages for other brokers: it has many patterns, and its messages count
-as routed.
+unroutable. The outlet of an exchange gets the messages for other brokers: it may have many patterns, and its messages
+count as routed.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from broker.routing.pattern import AMQP, PatternLimits, TopicDialect, parse_patt
 class Listeners:
     """The listeners of one exchange, each with one pattern, and the outlet of the exchange, if any.
 
-    Shapes: ``patterns`` maps each listener to its pattern. The patterns of the ``outlet`` are in the AMQP dialect.
-    Invariant: ``present`` is set while a listener or the outlet has a pattern.
-    Cost: nothing while ``present`` is not set; then two look-ups in topic indexes for each route that is resolved.
+    Shapes: `patterns` maps each listener to its pattern. The patterns of the `outlet` are in the AMQP dialect.
+    Invariant: `present` is set while a listener or the outlet has a pattern.
+    Cost: nothing while `present` is not set, else two look-ups in topic indexes for each key.
     """
 
     def __init__(self, dialect: TopicDialect = AMQP) -> None:
@@ -44,7 +44,7 @@ class Listeners:
             self._update_present()
 
     def set_outlet(self, outlet: Hashable) -> None:
-        """Set the outlet, without patterns."""
+        """Set the outlet, which has no patterns yet."""
         self.outlet = outlet
 
     def add_outlet_pattern(self, pattern: str) -> None:

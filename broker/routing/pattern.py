@@ -16,7 +16,7 @@ class BindingKeyError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PatternLimits:
-    """Limits on one topic binding key, counted in its canonical form.
+    """Limits on one topic binding key: its `#`, counted in canonical form, and its words.
 
     Source: CVE-2026-67419; RabbitMQ 4.3.5 also allows two `#`, but counts them in the key as written.
     """
@@ -33,7 +33,7 @@ HIGHEST: Final = PatternLimits(hashes=16, words=128)
 class Pattern:
     """A binding key in canonical form.
 
-    Invariant: two patterns have equal texts if and only if they match the same keys.
+    Invariant: patterns of one dialect that have equal texts match the same keys.
     """
 
     text: str
@@ -86,7 +86,7 @@ class WordPlace(Generic[Child]):
 
 
 def split_words(key: str) -> list[str]:
-    """Return the words of a routing or binding key; every dot separates, and the empty key has no words."""
+    """Return the words of a routing or binding key, which dots separate; the empty key has none."""
     return key.split(".") if key else []
 
 
@@ -96,7 +96,7 @@ def words_match(pattern: Sequence[str], key: Sequence[str]) -> bool:
     The words between two `#` are matched as far left as possible, which leaves the most words for the rest; so after a
     mismatch only the last `#` has to match more.
 
-    Cost: |key| x |pattern| at worst; without a `#` the comparison ends at the first word that differs.
+    Cost: |key| x |pattern| at worst.
     """
     place, wanted_place = 0, 0
     retry_place, after_hash = 0, -1
@@ -124,7 +124,7 @@ def canonical_words(words: list[str]) -> list[str]:
     """Return the words with each run of wildcards that contains a `#` rewritten as its stars and one `#`.
 
     Such a run with k stars matches k or more words in any order of its wildcards, so the rewritten pattern matches the
-    same keys and the form is unique. No wildcard ever follows a `#`.
+    same keys and the form is unique. No wildcard directly follows a `#`.
     """
     result: list[str] = []
     pending_hash = False
@@ -158,7 +158,7 @@ def parse_pattern(key: str, limits: PatternLimits | None = None) -> Pattern:
 
 
 def check_limits(key: str, words: Sequence[str], limits: PatternLimits) -> None:
-    """Check the words of a binding key in canonical form. Raises: BindingKeyError."""
+    """Compare the words of a binding key with the limits. Raises: BindingKeyError if they exceed one."""
     hashes = words.count(HASH)
     if hashes > limits.hashes:
         raise BindingKeyError(f"binding key '{key}' has {hashes} '#' words, the limit is {limits.hashes}")
@@ -170,8 +170,8 @@ class TopicDialect:
     """The syntax of binding and routing keys of a topic exchange. It converts keys to words in which the wildcards are
     always `*` and `#`, so that one index and its engines serve all dialects.
 
-    This is RabbitMQ's dialect: dots separate words, `*` matches one word, `#` zero or more, anywhere. An exchange
-    selects a dialect by its `name`.
+    This is RabbitMQ's dialect: dots separate words, `*` matches one word, and `#` matches any number of words,
+    including none. An exchange selects a dialect by its `name`.
     Source: AMQP 0-9-1, 3.1.3.3; RabbitMQ.
     """
 
@@ -187,7 +187,7 @@ class TopicDialect:
 
 
 class MqttDialect(TopicDialect):
-    """The dialect of MQTT: slashes separate levels, `+` matches one level, `#` is last and matches its parent too.
+    """The dialect of MQTT: slashes separate levels, `+` matches one level, and a final `#` any number, including none.
 
     An empty level counts, and the empty key has one. A filter that begins with a wildcard matches no topic that begins
     with `$`, so patterns and keys get a first word that says whether they begin with `$`. A level `*`, which is not a

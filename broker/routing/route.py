@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Dependent:
-    """An object built from a route. It ends with the route, and then does not refer to destinations."""
+    """An object that is built from a route and ends with it."""
 
     __slots__ = ()
 
@@ -19,11 +19,10 @@ class Dependent:
 class Route(Dependent):
     """The destinations of a routing key.
 
-    Invariant: `live` is true only while the creator (a cache, an exchange, the router) keeps the route. `end` sets it
-        to false: after a bind, unbind, deletion or change of an alternate that affects the route, or when a cache
-        evicts it. A route that is not kept is never live: use it once.
-    Invariant: each part of a live route refers to that route, and no part refers to an ended one; so a part has at most
-        as many references as there are cached routes and publishes built from it. An ended route has no destinations.
+    Invariant: `live` is true only while the creator (a cache, an exchange, the router) keeps the route. A change that
+        affects the route, or its eviction from a cache, ends it. A route that is not kept is never live: use it once.
+    Invariant: a live route is a dependent of each of its parts. An ended route is a dependent of none, and it has no
+        destinations.
     """
 
     __slots__ = ("dependents", "destinations", "live", "parts")

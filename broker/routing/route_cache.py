@@ -10,13 +10,13 @@ from broker.routing.key_trie import KeyTrie
 from broker.routing.route import Route
 
 SCANNED_BYTES_MAX: Final = 4 << 20
-"""The most bytes of destinations in all cached routes that a search may scan, which takes some milliseconds."""
+"""The most bytes of destinations that a search of all cached routes may scan, in a few milliseconds."""
 
 SCANS_PER_VISIT: Final = 8
-"""The number of routes that are scanned at the cost of one visit to the trie."""
+"""The number of routes whose scan costs as much as one visit to the trie."""
 
 INDEXED_AT_ONCE: Final = 2048
-"""The most cached keys that are added to a trie when the first pattern changes; more are dropped instead."""
+"""The most cached keys that a new trie indexes; if there are more, all routes are dropped instead."""
 
 VISITS_MAX: Final = 8192
 """The most visits to the trie for a changed pattern, a few milliseconds; if it needs more, all routes are dropped."""
@@ -25,17 +25,17 @@ VISITS_PER_ADMISSION: Final = 64
 """The visits to the trie that each admitted key pays for: as many as resolving the key again costs."""
 
 NOWHERE: Final = Route(())
-"""The shared route that is never live: for uncached keys without destinations, and for keys whose route has ended."""
+"""A shared route that is never live, for uncached keys without destinations and for keys whose route has ended."""
 
 
 class RouteCache(BoundedCache[str, Route]):
     """The routes of one exchange by routing key.
 
     A hit is `entries.get(key)` and a test of `live`. When a changed pattern ends a route, its key stays, and the next
-    route of the key is admitted at once. The trie is built only when a pattern changes while routes are cached, because
-    most exchanges are bound before clients publish to them.
+    route of the key is admitted at once. A trie of the keys finds those that a pattern matches. It is built only when a
+    pattern changes while routes are cached, because most exchanges are bound before clients publish to them.
 
-    Cost: end_matching and drop_all are amortised over the admissions since the last drop_all.
+    Cost: `end_matching` and `drop_all` are amortised over the admissions since the last `drop_all`.
     """
 
     __slots__ = ("_credit", "_trie")
@@ -51,7 +51,7 @@ class RouteCache(BoundedCache[str, Route]):
         return 0 if self._trie is None else self._trie.visited
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
-        """Make and return a route for a key that has no live one: live if the key was admitted, else for one use."""
+        """Make and return a route for a key that has no live one. It is live if it was cached, else for one use."""
         if key not in self.entries and not self._is_second_miss(key):
             return Route(destinations) if destinations else NOWHERE
         route = Route(destinations, live=True)
@@ -73,7 +73,7 @@ class RouteCache(BoundedCache[str, Route]):
         return route
 
     def drop(self, key: str) -> None:
-        """End the route of one key and forget the key, which is often a queue's name and disappears with the queue."""
+        """End the route of one key and forget the key, which is often the name of a deleted queue."""
         if key in self.entries:
             self._discard(key)
 
@@ -81,8 +81,7 @@ class RouteCache(BoundedCache[str, Route]):
         """End the routes of the keys that the words of a pattern match.
 
         Shapes: `words` splits a routing key into words, as the pattern's dialect does.
-        Cost: the visited nodes and keys of the trie. Every route ends if that takes over VISITS_MAX visits, or more
-            than admissions have paid for, as with very many changes, or if very many keys must first be indexed.
+        Cost: the visited nodes and keys of the trie. If the search would cost too much, every route ends instead.
         """
         if not self.entries:
             return
@@ -106,9 +105,9 @@ class RouteCache(BoundedCache[str, Route]):
             self._gained -= 1
 
     def drop_routes_to(self, destination: Hashable) -> None:
-        """End the routes to a destination; every route if admissions do not pay for a scan, or it would be very long.
+        """End the routes to a destination, or every route if the search would cost too much.
 
-        Cost: O(destinations of all routes) while admissions pay for the scan, else O(routes).
+        Cost: at most all routes and their destinations.
         """
         entries = self.entries
         indexed_bytes = 0 if self._trie is None else self._trie.used_bytes
@@ -132,10 +131,7 @@ class RouteCache(BoundedCache[str, Route]):
         self._gained -= 1
 
     def _end(self, keys: Sequence[str]) -> None:
-        """End the routes of keys that stay, so that they are admitted at once when they are used again.
-
-        With very many keys, drop all routes, which is quicker.
-        """
+        """End the routes of these keys, or every route if the keys are very many."""
         if len(keys) > VISITS_MAX:
             self.drop_all()
             return

@@ -11,15 +11,14 @@ from broker.routing.route import Route
 
 
 class Router:
-    """The router: it follows bindings between exchanges, and alternate exchanges, until only queues are left.
+    """Find the queues of a message by following bindings between exchanges, and alternate exchanges.
 
-    Each exchange is visited once, with the routing key of the message, and each queue is returned once. The alternate
-    of a visited exchange is visited when none of its bindings match, listeners aside; a missing alternate, or the
-    default exchange as the alternate, routes nothing. A message that an exchange with an outlet routes on to another
-    exchange does not enter the outlet of the latter, because the other brokers route the message on themselves.
+    Each exchange is visited once, with the routing key of the message, and each queue is returned once. An exchange
+    that does not route the message (`is_routed`) passes it to its alternate; a missing alternate, or the default
+    exchange as the alternate, routes nothing. A message that an exchange with an outlet routes on to another exchange
+    does not enter the outlet of the latter, because the other brokers route the message on themselves.
 
-    Invariant: a route is live only while `route` would return the same destinations: it ends with its parts, and by
-        `exchange_changed` if an alternate exchange was missing.
+    Invariant: a route is live only while `route` would return the same destinations.
     Source: RabbitMQ, rabbit_exchange:route/2.
     """
 
@@ -28,10 +27,10 @@ class Router:
         self._lookup = lookup
         self._composites = CompositeCache(cache_limits)
         self._standing: dict[str, Route] = {}
-        self._absent = Route((), live=True)  # a part of all routes built while an alternate exchange was missing
+        self._absent = Route((), live=True)  # a part of each route that lacked an alternate exchange
 
     def end(self) -> None:
-        """Find no exchanges any more, because the vhost is deleted."""
+        """Find no more exchanges by name, because the vhost is deleted."""
         self._lookup = lambda _name: None
 
     def forget_misses(self) -> None:
@@ -43,7 +42,7 @@ class Router:
 
         The route of a dynamic exchange has no destinations, and is live while a message may reach the same set of
         exchanges.
-        Cost: the look-up of the exchange itself, unless it has an alternate or routes to other exchanges.
+        Cost: that of `Exchange.route`, unless the exchange has an alternate or routes to other exchanges.
         """
         if exchange.alternate is None and not exchange.onward:
             return exchange.route(key)
@@ -61,16 +60,13 @@ class Router:
         return self._compose(exchange, key)
 
     def queues(self, exchange: Exchange, keys: Sequence[str], fields: MessageFields) -> tuple[Any, ...]:
-        """Return the queues of one message that may have several routing keys.
-
-        Cost: one look-up in the route cache for one key and an exchange that is not dynamic.
-        """
+        """Return the queues of one message that may have several routing keys, or none."""
         if len(keys) == 1 and not self.dynamic(exchange):
             return self.route(exchange, keys[0]).destinations
         return self.match(exchange, keys[0], fields, keys[1:]) if keys else ()
 
     def dynamic(self, exchange: Exchange) -> bool:
-        """Return whether a message from this exchange can reach one that routes by more than the routing key."""
+        """Return whether a message from this exchange can reach an exchange that routes by more than the key."""
         if exchange.alternate is None and not exchange.onward:
             return exchange.by_headers
         return any(reached.by_headers for reached in self.reachable(exchange))
@@ -80,7 +76,7 @@ class Router:
     ) -> tuple[Any, ...]:
         """Return the queues of one message by its routing keys and its fields.
 
-        Shapes: `more_keys` are the keys of CC and BCC; an alternate exchange gets a message if none of its keys match.
+        Shapes: `more_keys` are the keys of CC and BCC; an alternate exchange gets a message if none of the keys match.
         """
         keys = (key, *more_keys)
         return self._walk(exchange, lambda reached: reached.match(keys, fields))[0]
@@ -88,7 +84,7 @@ class Router:
     def follow(
         self, exchange: Exchange, destinations: tuple[Any, ...], keys: Sequence[str], fields: MessageFields
     ) -> tuple[Any, ...]:
-        """Return the queues of one message that an exchange forwards to given destinations, whatever its bindings."""
+        """Return the queues of one message, given the destinations to which the first exchange forwards it."""
         return self._walk(
             exchange, lambda reached: destinations if reached is exchange else reached.match(keys, fields)
         )[0]
@@ -96,7 +92,7 @@ class Router:
     def exchange_changed(self, name: str) -> None:
         """End the routes that may depend on an exchange, after it was declared or deleted or its alternate was set.
 
-        Changes of bindings, and `set_alternate`, end routes themselves.
+        Not needed after a bind or unbind, which ends routes itself.
         """
         standing = self._standing.pop(name, None)
         if standing is not None:
@@ -118,7 +114,7 @@ class Router:
         return self._composites.offer((exchange.name, key), queues, parts)
 
     def _walk(self, exchange: Exchange, follow: Callable[[Exchange], tuple[Any, ...]]) -> tuple[tuple[Any, ...], bool]:
-        """Return the reached queues, each once, and whether all alternate exchanges exist."""
+        """Return the reached queues, each once, and whether every alternate exchange that was needed exists."""
         queues: dict[Any, None] = {}
         reached = {exchange: None}
         pending = [exchange]

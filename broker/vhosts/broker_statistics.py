@@ -37,7 +37,7 @@ class BrokerStatistics:
         self._vhosts = vhosts
         self._usage = usage
         self._ended = VhostTally()  # the sum of the vhosts that were deleted or went offline
-        self._tallies = [engine.vhost.tally for engine in vhosts.engines.values()]  # not engines, which are large
+        self._tallies = [engine.vhost.tally for engine in vhosts.engines.values()]  # not the engines: they are large
         vhosts.on_open(self._opened)
 
     def totals(self) -> MessageCounts:
@@ -56,7 +56,7 @@ class BrokerStatistics:
         return total
 
     def vhost(self, name: str) -> MessageCounts:
-        """Return the message counts of a vhost; zeros for an offline one. Raises: KeyError."""
+        """Return the message counts of a vhost, or zeros if it is offline. Raises: KeyError if it does not exist."""
         if name in self._vhosts.offline:
             return NO_MESSAGES
         return self._vhosts[name].tally.counts()
@@ -72,7 +72,7 @@ class BrokerStatistics:
         return MessageCounts.of(channel.publisher.tally, channel.basic.tally)
 
     def exchange(self, exchange: Exchange) -> ExchangeTally:
-        """Return the counts of an exchange: messages published by clients, and the queues that they reached."""
+        """Return the counts of an exchange: the messages that clients published, and their copies in queues."""
         return exchange.tally
 
     def sizes(self) -> SizeTally:
@@ -107,7 +107,7 @@ class BrokerStatistics:
         self._tallies.append(engine.vhost.tally)
 
     def _all(self) -> list[VhostTally]:
-        """Return the tallies of the vhosts, and the sum of those of former vhosts."""
+        """Return the tallies of the vhosts, and one with the sum of the vhosts that were deleted or went offline."""
         live = {engine.vhost.tally for engine in self._vhosts.engines.values()}
         for tally in [tally for tally in self._tallies if tally not in live]:
             self._ended.add(tally)

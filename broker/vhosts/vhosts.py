@@ -24,7 +24,7 @@ from broker.vhosts.recovery_watch import RecoveryWatch
 
 _log = get_logger()
 
-PROGRESS_S: Final = 1.0  # between two events about a long recovery
+PROGRESS_S: Final = 1.0  # the interval of log events about a long recovery
 
 
 class SharedEngines(Protocol):
@@ -37,11 +37,11 @@ class SharedEngines(Protocol):
 
 
 class Vhosts(Mapping[str, "Vhost"]):
-    """The vhosts by name. Connections look up the vhost that they open here.
+    """The vhosts by name, in which a connection looks up its vhost.
 
-    Shapes: ``offline`` maps each offline vhost to the reason why no client can open it, until a start finds its store
-        intact or quarantines the damage.
-    Invariant: a vhost is in the mapping from its first use until it is deleted or offline; its engine lives longer.
+    Shapes: `offline` maps each offline vhost to the reason why clients cannot open it. It remains offline until a start
+        finds its store intact or quarantines the damage.
+    Invariant: a vhost is in the mapping from its first use until it is deleted or offline; its engine exists longer.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._alarm = ""
 
     def close_with(self, close_connections: Callable[[Vhost, str], None]) -> None:
-        """Set the function that closes the connections of a vhost going offline, with a reason."""
+        """Set the function that closes the connections of a vhost that goes offline, and is given the reason."""
         self._close_connections = close_connections
 
     def before_close(self, leave: Callable[[Engine], Awaitable[None]]) -> None:
@@ -86,11 +86,11 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._leave.append(leave)
 
     def on_delete(self, forget: Callable[[str], Awaitable[None]]) -> None:
-        """Call `forget` when a vhost is deleted, offline or not."""
+        """Call `forget` with the name of a vhost that is deleted, even if it is offline."""
         self._forget.append(forget)
 
     def on_open(self, opened: Callable[[Engine], None]) -> None:
-        """Call `opened` when a vhost is added, before any client uses it."""
+        """Call `opened` when a vhost is opened, before any client uses it."""
         self._opened.append(opened)
 
     def apply_settings(self, settings: Settings) -> None:
@@ -121,8 +121,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         A thread recovers the stores, one after another, while the loop runs. No vhost starts before all stores are
         recovered, because nothing may expire before the policies are known. When the caller is cancelled, the
         recovery stops and every store is closed.
-        Shapes: `expected` vhosts have a store, and a missing one is damage; others may be new.
-        Raises: CorruptStore, StoreFailed when none can be opened.
+        Shapes: `expected` means that every vhost must have a store; otherwise vhosts may be new.
+        Raises: NewerFormat; StoreFailed when none can be opened.
         """
         failed: StoreFailed | None = None
         opened: dict[str, tuple[VhostStore, Recovered]] = {}
@@ -187,9 +187,9 @@ class Vhosts(Mapping[str, "Vhost"]):
         engine = self.engines[name]
         await engine.finish_sliced()  # a caller may be waiting for this work
         await self._finish(engine)
-        await engine.abandon(error.with_traceback(None))  # the engine keeps the error, and a traceback refers to it
+        await engine.abandon(error.with_traceback(None))  # a traceback would refer to the engine, which keeps the error
         del self.engines[name]  # before the next turn of the loop, because waits for this engine fail from now on
-        if self._shared is None:  # the vhost of a cluster still follows the changes of other nodes
+        if self._shared is None:  # in a cluster, the vhost still follows the changes of other nodes
             await engine.dismantle()
 
     async def _finish(self, engine: Engine) -> None:
@@ -204,11 +204,11 @@ class Vhosts(Mapping[str, "Vhost"]):
         _log.error("vhost.offline", vhost=name, reason=reason)
 
     async def add(self, name: str) -> Vhost:
-        """Create a vhost, its files in a thread, and return it. Raises: StoreFailed if they cannot be created."""
+        """Create and return a vhost. A thread creates its files. Raises: StoreFailed if they cannot be created."""
         return await self._start(name, *await self._loop.run_in_executor(None, self._open_store, name))
 
     def hide(self, name: str) -> Vhost:
-        """Remove a vhost from the mapping and return it, so that no connection can open it."""
+        """Remove a vhost from the mapping, so that no connection can open it, and return it."""
         return self._by_name.pop(name)
 
     async def remove(self, name: str) -> None:
@@ -228,7 +228,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         await self._loop.run_in_executor(None, self._folder.remove_vhost, name)
 
     def pending_bytes(self) -> int:
-        """Return the number of bytes that wait in memory for the log files. Cost: O(vhosts), once a turn."""
+        """Return the number of bytes in memory that are not in log files yet. Cost: O(vhosts), once a turn."""
         shared_bytes = 0 if self._shared is None else self._shared.pending_bytes
         return shared_bytes + sum([engine.store.log.pending_bytes for engine in self.engines.values()])
 
@@ -263,12 +263,12 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.page()
 
     def tick(self) -> None:
-        """Start the checkpoints that are due; called once a second."""
+        """Repair queue logs and start the checkpoints that are due; called once a second."""
         for engine in list(self.engines.values()):
             engine.tick()
 
     async def drain(self) -> None:
-        """Wait until everything appended so far to open vhosts is on disk. Raises: the error that ended the broker."""
+        """Wait until everything appended so far to open vhosts is on disk. Raises: as `Committer.drain`."""
         for engine in self._open_engines():
             await engine.committer.drain()
 
@@ -298,7 +298,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.stop()
 
     def abort(self, failure: BaseException) -> None:
-        """Stop confirming: the broker has failed."""
+        """Stop confirming, because the broker has failed."""
         for engine in self.engines.values():
             engine.committer.abort(failure)
 

@@ -30,10 +30,10 @@ _log = get_logger()
 
 PAUSE_S: Final = 0.1
 PAUSE_MAX_S: Final = 2.0
-RECONNECT_MS: Final = 100  # ØMQ's first and longest pause between connection attempts, with jitter
-RECONNECT_MAX_MS: Final = 5000
+RECONNECT_MS: Final = 100  # ØMQ's first pause between connection attempts, with jitter
+RECONNECT_MAX_MS: Final = 5000  # its longest pause
 UNLIMITED: Final = 0
-TEMPORARY: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENODEV)  # an address in use, or not available yet
+TEMPORARY: Final = (errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.ENODEV)  # the address is in use, or not available yet
 # TCP detects a peer whose machine is down after 25 seconds. Not every peer answers ØMQ's heartbeats.
 KEEPALIVE: Final = {
     zmq.TCP_KEEPALIVE: 1,
@@ -58,8 +58,8 @@ class BridgeContext:
     """The broker's interface for bridges.
 
     Shapes: `sockets` creates ØMQ sockets. `dial` connects a client within the process, which logs in as a user.
-        `follow_overlay` takes a vhost, an exchange and a function, and calls this with each pattern that other sites of
-        an overlay begin (True) or cease (False) to want from the exchange.
+        `follow_overlay` takes a vhost, an exchange and a function, and calls the function with each pattern that the
+        overlay begins (True) or ceases (False) to want from the exchange.
     """
 
     sockets: zmq.Context[zmq.Socket[bytes]]
@@ -72,8 +72,8 @@ class BridgeContext:
 class Bridge(ClientEvents):
     """Connect a ØMQ socket to an exchange.
 
-    Shapes: `kind` is the type of the endpoint in the settings: publish or subscribe. `lingers` says whether closing the
-        socket waits until its messages are sent. `interest` is what the bridge requests from one side for the other.
+    Shapes: `kind` is the type of the endpoint in the settings: publish or subscribe. `lingers` says whether a closed
+        socket still sends its messages. `interest` is what the bridge requests from one side for the other.
     """
 
     kind: str
@@ -87,7 +87,7 @@ class Bridge(ClientEvents):
         self.user = settings.user or context.settings.auth.default_user
         self.form = TopicForm(trailing_dot=settings.trailing_dot, words_max=context.settings.routing.words_max)
         self.endpoint = settings.endpoint
-        self.connection: ClientLink | None = None  # set once `set_up` has returned
+        self.connection: ClientLink | None = None  # None until `set_up` has returned
         self.problem = ""
         self._zmq_socket = context.sockets.socket(socket_type)
         self._tasks = Tasks.logged("zmq.bridge_crashed")
@@ -109,7 +109,7 @@ class Bridge(ClientEvents):
         raise NotImplementedError
 
     async def apply(self, connection: ClientLink) -> None:
-        """Send pending changes over the connection. Raises: CallRefused."""
+        """Apply the pending changes of the interest. Raises: CallRefused."""
 
     async def drain(self) -> None:
         """Wait until all received messages are forwarded."""
@@ -118,10 +118,10 @@ class Bridge(ClientEvents):
         """Handle the end of the connection."""
 
     def tick(self) -> None:
-        """Log changes of the counts; called once a second."""
+        """Log lost messages; called once a second."""
 
     def find(self) -> tuple[Vhost, Exchange]:
-        """Return the vhost and the exchange. Raises: CallRefused if they do not exist."""
+        """Return the vhost and the exchange. Raises: CallRefused if either does not exist."""
         vhost = self.context.vhosts.get(self.vhost)
         if vhost is None:
             raise CallRefused(0, f"no vhost '{self.vhost}'")
@@ -158,7 +158,7 @@ class Bridge(ClientEvents):
         self._tasks.start(self._run())
 
     async def stop(self, timeout_s: float) -> None:
-        """Forward the received messages, and close the connection."""
+        """Forward the received messages and close the connection, within the timeout."""
         self._stopping = True
         connection = self.connection
         if connection is not None:
@@ -277,7 +277,7 @@ class TopicForm:
     def binding_key(self, prefix: bytes) -> str:
         """Return a binding key that matches the routing keys of all topics with a prefix.
 
-        The first word that is incomplete, a wildcard, not UTF-8, or too much for a key, becomes `#` with all after it.
+        It contains the complete words of the prefix, up to the first one that cannot be in a binding key, and a `#`.
         """
         if prefix == DOT:  # the topic of the empty routing key, which has no words
             return HASH

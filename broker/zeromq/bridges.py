@@ -61,7 +61,7 @@ class Bridges:
             bridge.start()
 
     async def stop(self, timeout_s: float) -> None:
-        """Forward the received messages, and close the sockets once ØMQ has sent them."""
+        """Forward the received messages, and close the sockets once ØMQ has sent its messages, or after the timeout."""
         await asyncio.gather(*[bridge.stop(timeout_s) for bridge in self._bridges])
         self.tick()  # log the counts of the last, incomplete second
         for bridge in self._bridges:
@@ -91,7 +91,7 @@ class Bridges:
     def _end(self, timeout_s: float) -> None:
         """Terminate the ØMQ context in a thread, and wait for it until the timeout. *Blocking.*
 
-        Rarely, libzmq never returns from it although all sockets are closed (libzmq 2586). The broker stops
+        In rare cases libzmq does not return, although all sockets are closed (libzmq 2586). The broker stops
         nevertheless, because the thread is a daemon.
         """
         ending = Thread(target=self._context.term, name="zmq-end", daemon=True)

@@ -24,8 +24,7 @@ class ExchangeWatch:
 
     Shapes: `wanted` is called with a topic pattern when the first binding asks for it, `unwanted` when the last one has
         ended, `renewed` when the exchange was declared.
-    Cost: a few microseconds for each binding added or removed; those of a deleted queue are processed over several
-        iterations of the loop.
+    Cost: a few microseconds for each binding added or removed. Many at once take several iterations of the loop.
     """
 
     def __init__(
@@ -148,7 +147,7 @@ class DerivedInterest(Generic[Item, Asked]):
             self.remove(item)
 
     def lift_limit(self) -> None:
-        """Ask for each derived interest from now on, whatever their number: the other side refused everything."""
+        """Ask for each derived interest from now on, whatever their number, because `everything` was refused."""
         self._maximum = sys.maxsize
 
     def restart(self) -> None:

@@ -64,12 +64,12 @@ class LoopSocket:
         self._socket.setsockopt(option, value)
 
     def receive_all(self) -> None:
-        """Receive all messages that have arrived."""
+        """Receive all messages that have arrived, unless receiving is paused."""
         while self._receive():
             pass
 
     def close(self, linger_ms: int) -> None:
-        """Close the socket. ØMQ continues to send its messages for `linger_ms`, while the context is terminated."""
+        """Close the socket. ØMQ continues to send its messages for at most `linger_ms` while the context ends."""
         self.pause()
         self._socket.close(linger_ms)
 

@@ -37,9 +37,8 @@ TYPES: Final = ("topic", "fanout", "headers")
 class PublishBridge(Bridge):
     """Send the messages of an exchange through an XPUB socket, which forwards each to the subscribed peers.
 
-    Units: `sent` counts messages; `full` how often a subscriber's queue was full, so that ØMQ drops all its messages
-        until it has read half of its queue; `dropped` the messages that did not fit into the bridge's queue; `refused`
-        the subscriptions that the broker refused.
+    Units: `sent` counts messages; `full` how often a message was dropped for subscribers whose queues were full;
+        `dropped` the messages that the bridge's own queue dropped; `refused` the subscriptions that the broker refused.
     Invariant: messages are sent in the order in which they were routed.
     """
 
@@ -55,7 +54,7 @@ class PublishBridge(Bridge):
         self._refused: set[str] = set()
         self._queue: Queue | None = None
         self._stream: Level
-        self._waiting: deque[tuple[int, list[bytes]]] = deque()  # delivered, while a subscriber is slow
+        self._waiting: deque[tuple[int, list[bytes]]] = deque()  # delivered messages that wait for a slow subscriber
         self._handled = self._acked = self._first = self._lost = 0
         self._retry: asyncio.TimerHandle | None = None
         self._watched: Vhost | None = None
@@ -71,7 +70,7 @@ class PublishBridge(Bridge):
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def received(self, frames: list[bytes]) -> None:
-        """Process a subscription. Of each prefix, ØMQ reports the first subscription and the last unsubscription."""
+        """Process a subscription. For each prefix, ØMQ reports the first subscription and the last unsubscription."""
         head = frames[0][:1]
         if len(frames) == 1 and head == SUBSCRIBE:
             self.interest.add(frames[0][1:])
@@ -80,7 +79,7 @@ class PublishBridge(Bridge):
         self.changed.set()
 
     async def set_up(self, connection: ClientLink) -> None:
-        """Declare the queue of the bridge and consume it. Raises: CallRefused."""
+        """Declare the queue of the bridge and consume from it. Raises: CallRefused."""
         vhost, exchange = self.find()
         self._by_words = exchange.kind_of_patterns == "topic"
         if exchange.type not in TYPES:
@@ -110,7 +109,7 @@ class PublishBridge(Bridge):
         self.changed.set()
 
     async def apply(self, connection: ClientLink) -> None:
-        """Add and remove bindings, the new ones first. Raises: CallRefused."""
+        """Add new bindings, then remove unwanted ones. Raises: CallRefused."""
         if self._renewed:
             raise CallRefused(0, "the exchange was declared again")
         added, removed = self.interest.take()
@@ -201,7 +200,7 @@ class PublishBridge(Bridge):
             self._retry = None
 
     async def drain(self) -> None:
-        """Wait until all messages routed so far are sent or dropped, or the connection ends."""
+        """Wait until all messages routed so far are sent or dropped, or until the connection ends."""
         queue = self._queue
         if queue is not None:
             goal = self._stream.manager.next_id
@@ -218,13 +217,13 @@ class PublishBridge(Bridge):
         queue = self._queue
         if queue is not None:
             lost = self._stream.manager.next_id - self._first - queue.ready - queue.unacked - self._acked
-            if lost > self._lost:  # acks in flight make it appear lower for a moment
+            if lost > self._lost:  # while acks are in flight, `lost` is too low
                 self.dropped += lost - self._lost
                 self._lost = lost
         return self._lost
 
     def tick(self) -> None:
-        """Log the messages that subscribers missed in the last second."""
+        """Log what subscribers have missed since the last call."""
         self._count_dropped()
         full, dropped = self._logged
         if self.full > full:

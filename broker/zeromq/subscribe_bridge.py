@@ -22,14 +22,14 @@ from broker.zeromq.interest import DerivedInterest, ExchangeWatch
 _log = get_logger()
 
 PERSISTENT: Final = 2
-LOCAL, REMOTE = "local", "remote"  # where a pattern is wanted: at this site, or at another one of the overlay
+LOCAL, REMOTE = "local", "remote"  # wanted by bindings of this broker, or by the overlay
 
 
 class SubscribeBridge(Bridge):
     """Publish the messages of an XSUB socket, which subscribes only to the patterns that bindings want.
 
-    Units: `published` counts messages that the broker accepted, `rejected` those that a full queue refused or that were
-        lost with the connection, `unreadable` those that do not have the documented form.
+    Units: `published` counts messages that the broker accepted, `rejected` those that it rejected or did not confirm,
+        `unreadable` those that do not have the documented form.
     Invariant: the messages of one ØMQ publisher are published in order.
     """
 
@@ -59,7 +59,7 @@ class SubscribeBridge(Bridge):
     # -- subscriptions ------------------------------------------------------------------------------------------------
 
     def watch(self) -> None:
-        """Follow the bindings of the exchange at this site and, if it takes part in an overlay, at other sites."""
+        """Follow the bindings of the exchange at this broker and, if it takes part in an overlay, at other brokers."""
         vhost, _exchange = self.find()
         if self._watched is vhost:
             return
@@ -146,7 +146,7 @@ class SubscribeBridge(Bridge):
             self.connection.flush()
 
     def settled(self, tag: int, *, multiple: bool, accepted: bool) -> None:
-        """Count confirms."""
+        """Count confirmed and rejected messages."""
         count = tag - self._settled if multiple else 1
         self._settled += count
         if accepted:
@@ -176,7 +176,7 @@ class SubscribeBridge(Bridge):
     # -- counts -------------------------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Log the messages rejected in the last second."""
+        """Log how many messages were rejected since the last call."""
         if self.rejected > self._logged:
             _log.warning("zmq.messages_rejected", **self.facts_of_log, messages=self.rejected - self._logged)
         self._logged = self.rejected

@@ -13,14 +13,13 @@ from broker.routing.pattern import AMQP, HASH, STAR, Pattern, TopicDialect
 T = TypeVar("T")
 
 SPREAD_WORDS_MAX: Final = 6
-"""Keys of up to this many words have tables for each length, with all patterns. Few keys are longer, and each length
-costs a pattern with a `#` one more column."""
+"""Keys of up to this many words have tables for their length, which contain patterns with a `#` too. Few keys are
+longer, and each length costs such a pattern one more column."""
 
 
 class ClosedTables(CandidateSection[T]):
     """One table for each word position, for keys of one length in words.
 
-    Each length has tables of its own, so no row has to mark the patterns that have ended, as the article's `null` does.
     A pattern with a `#` is expanded to the length: the words before its first `#`, as many stars as needed, and the
     words after its last `#`.
     """
@@ -31,9 +30,9 @@ class ClosedTables(CandidateSection[T]):
         self.side = Side(self.capacity)
 
     def collect(self, words: Sequence[str], found: list[T]) -> int:
-        """Append the targets of the patterns that match, and return the strides of candidates.
+        """Append the targets of the patterns that match, and return the strides of candidates (`Candidates.extract`).
 
-        Cost: a row per word, one more per position where the final `#` of a pattern begins; the targets.
+        Cost: at most two rows per word, and the targets.
         """
         return self.find_targets(self.side.columns_of(words), words, found)
 
@@ -73,11 +72,10 @@ class ConstituentBitmap(Generic[T]):
     patterns that may match them. For longer keys, the patterns without `#` are in tables by length, and all others in
     one set of tables. Literal patterns are in a separate map.
 
-    Cost: a match reads one row per word, for keys of more than SPREAD_WORDS_MAX words three, and one where patterns
-        end, with a bit for each pattern. Patterns with several `#` are matched only if one may match: two more rows per
-        word for each of a few strides. `add` and `remove` cost the words of the pattern, with a `#` once for each key
-        length up to SPREAD_WORDS_MAX; a star also costs the dense rows of its table, at most about 256.
-    Invariant: `visited` counts the rows read by matching. A look-up creates nothing.
+    Cost: a match reads a few rows per word, with a bit for each pattern. `add` and `remove` cost the words of the
+        pattern, with a `#` once for each key length up to SPREAD_WORDS_MAX; a star also costs the dense rows of its
+        table, at most about 256.
+    Invariant: `visited` is about the number of rows read by matching, which adds nothing to the tables.
     Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
         "Optimized topic routing algorithm"; docs/inverted-bitmap.md explains the differences.
     """
@@ -105,7 +103,7 @@ class ConstituentBitmap(Generic[T]):
         }
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Add a pattern with its target, or return the target that it already has. Cost: the words of the pattern."""
+        """Add a pattern with its target and return None, or return the target that the pattern already has."""
         known = self.find(pattern)
         if known is not None:
             return known
@@ -142,7 +140,7 @@ class ConstituentBitmap(Generic[T]):
         return None if section is None else section.find(pattern.text)
 
     def remove(self, pattern: Pattern) -> T:
-        """Remove one pattern and return its target. Cost: its words. Raises: KeyError if it is missing."""
+        """Remove one pattern and return its target. Raises: KeyError if it is missing."""
         text = pattern.text
         target = self._literals.pop(text) if pattern.literal else self._remove_columns(pattern)
         self.size -= 1

@@ -24,8 +24,8 @@ class PlaceTable(Section[T]):
     The bit of a place is set when the words of the key so far may lead to it. Each word moves all bits one place on and
     keeps those of places that accept the word; at a `#` the bit also stays. So all patterns, and all ways to match
     each, are advanced by the same few operations on rows, however hostile the patterns are. The places of 64 patterns
-    are interleaved, all first places before all second ones, so moving by one place is a shift by 64 bits, which just
-    moves memory. The last places move into the first places of the next 64 patterns, which no word leads to.
+    are interleaved, all first places before all second ones, so moving by one place is a shift by 64 bits, which is a
+    move of memory. The last places move into the first places of the next 64 patterns, which no word leads to.
 
     Source: Shift-And with gaps: Baeza-Yates and Gonnet, A New Approach to Text Searching, CACM 35 (1992); Wu and
     Manber, Fast Text Searching, in the same issue.
@@ -43,13 +43,13 @@ class PlaceTable(Section[T]):
         self._ends: bitarray = bitarray(bits)
 
     def collect(self, words: Sequence[str], found: list[T]) -> None:
-        """Append the targets of the patterns that match. Cost: two rows per word with a bit per place; the targets."""
+        """Append the targets of the patterns that match. Cost: a few rows per word, with a bit per place."""
         reached = self._starts.copy()
         stays = self._stays
         table = self._table
         for word in words:
             stayed = reached & stays
-            reached >>= COLUMNS_STEP  # bits are numbered from the left: one place on
+            reached >>= COLUMNS_STEP  # one place on: bits are numbered from the left
             table.narrow(reached, word)
             reached |= stayed
         reached &= self._ends
@@ -108,8 +108,8 @@ def stride_of(words: Sequence[str]) -> int:
 class Candidates:
     """The columns of patterns with several `#`, which decide whether a key must be matched with tables of places.
 
-    In canonical form a literal word follows the first `#`. The columns are stored by that word, with their strides, and
-    a key without the word skips them.
+    In canonical form a literal word follows the first of several `#`. The columns are stored by that word, with their
+    strides, and a key without the word skips them.
     """
 
     __slots__ = ("_between", "_row")
@@ -122,7 +122,7 @@ class Candidates:
         return bool(self._between)
 
     def extract(self, bits: bitarray, words: Sequence[str]) -> int:
-        """Clear the candidates in the remaining bits, and return the strides of those that may match the key.
+        """Clear the bits of patterns with several `#`, and return the strides of those that may match the key.
 
         Shapes: bit n of the result stands for stride n.
         """

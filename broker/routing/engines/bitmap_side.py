@@ -1,4 +1,4 @@
-"""A side: tables for the words from one end of a key. Two sides serve long keys and patterns with a `#`."""
+"""A side: tables for words counted from one end of a key. Two sides match long keys with patterns that have a `#`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Side:
     those that require another word at the position are removed. So a column has bits at its own positions and its end,
     and none further in, however long other patterns are.
 
-    Invariant: some column ends after the last table. A position where no column ends has no row.
+    Invariant: some column ends after the last table, if any. `ends` has no row where no column ends.
     """
 
     __slots__ = ("_columns", "_sizes", "ends", "tables")
@@ -94,9 +94,9 @@ class Side:
 class OpenTables(CandidateSection[T]):
     """Tables for the words before the first `#`, counted from the left, and after the last `#`, counted from the right.
 
-    `fits[n]` are the columns whose patterns a key of n words is long enough for; without that check, a word of the key
-    could match both a first and a last word of the pattern. For a pattern with one `#` these checks suffice. A pattern
-    with several `#` has no target here: if its column remains, the pattern may match.
+    `fits[n]` marks the patterns for which a key of n words is long enough; without that check, a word of the key could
+    match both a first and a last word of the pattern. For a pattern with one `#` these checks suffice. A pattern with
+    several `#` has no target here: if its column remains, the pattern may match.
     """
 
     __slots__ = ("_sizes", "fits", "head", "tail")
@@ -111,7 +111,7 @@ class OpenTables(CandidateSection[T]):
     def collect(self, words: Sequence[str], found: list[T]) -> int:
         """Append the targets of the patterns with one `#` that match, and return the strides of candidates.
 
-        Cost: four rows per word with a bit per column, and the targets.
+        Cost: at most four rows per word, with a bit per column, and the targets.
         """
         bits = self.head.columns_of(words)
         if self.tail.tables:
@@ -161,7 +161,7 @@ class OpenTables(CandidateSection[T]):
 
 
 def size_of(words: Sequence[str]) -> int:
-    """Return the least number of words in a matching key."""
+    """Return the least number of words of a key that a pattern of these words matches."""
     return len(words) - words.count(HASH)
 
 

@@ -1,4 +1,4 @@
-"""A table for one word position: a row of bits for each word, a column for each pattern."""
+"""A table for one word position, with a row of bits for each word, and a section, which assigns columns to patterns."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from bitarray import bitarray
 from broker.routing.pattern import STAR, TopicDialect
 
 LIST_SHARE: Final = 256
-"""A word with at most one in this many columns has a list of them, which is smaller than a row and about as fast."""
+"""A word of at most one in this many columns has a list of them, which is smaller than a row and about as fast."""
 
 COLUMNS_CHECKED_MAX: Final = 6
 """The most columns that are checked one by one; for more, the fixed cost of one operation on all pays off."""
@@ -25,10 +25,10 @@ T = TypeVar("T")
 class Table:
     """The columns that accept each word at one position of a key.
 
-    `default` is the row for every word that no pattern has here (the article's `other`): the columns with a star.
-    `dense` maps each common word to a whole row, which includes the bits of `default`. `few` maps each rare word to its
-    column numbers; their bits are 0 in `default`. So adding a word writes only its own row, and adding a star writes
-    the dense rows, of which there are at most about LIST_SHARE.
+    `default` is the row for every word that no pattern has here: the columns with a star. `dense` maps each common word
+    to a whole row, which includes the bits of `default`. `few` maps each rare word to its column numbers; their bits
+    are 0 in `default`. So adding a word writes only its own row, and adding a star writes the dense rows, of which
+    there are at most about LIST_SHARE.
 
     Invariant: all rows have as many bits as the table has columns; each dense row has a column of its own word.
     """
@@ -145,9 +145,8 @@ def fit_row(row: bitarray, columns: int) -> None:
 class Section(Generic[T]):
     """A set of patterns with a column each, whose bits subclasses set and clear.
 
-    A removed pattern leaves a deleted position, which the next added pattern gets. When more than half of the positions
-    are deleted, a removal moves up to two of the last columns into deleted positions, so that rows become shorter
-    without a removal that scans them.
+    A removed pattern leaves a deleted position, which a later pattern reuses. When more than half of the positions are
+    deleted, a removal moves up to two of the last columns into deleted positions, so that rows can become shorter.
 
     Invariant: the bits of a deleted position are 0 in every row.
     """
@@ -176,7 +175,7 @@ class Section(Generic[T]):
         return len(self._texts)
 
     def add(self, text: str, words: tuple[str, ...], target: T | None) -> None:
-        """Assign a column to a new pattern. Cost: the words of the pattern."""
+        """Assign a column to a new pattern."""
         assert text not in self._positions
         if self._deleted:
             column = self._deleted.popitem()[0]
@@ -189,7 +188,7 @@ class Section(Generic[T]):
         self._take(column, text, words, target)
 
     def remove(self, text: str, words: tuple[str, ...]) -> T | None:
-        """Remove a pattern and return its target. Cost: its words. Raises: KeyError if it is missing."""
+        """Remove a pattern and return its target. Raises: KeyError if it is missing."""
         column = self._positions.pop(text)
         target = self.targets[column]
         self._unmark(column, words)
@@ -204,7 +203,7 @@ class Section(Generic[T]):
         return target
 
     def _move_last(self) -> None:
-        """Move up to MOVES last columns into deleted positions, while more than half of the positions are deleted."""
+        """Move up to MOVES of the last columns into deleted positions while more than half of them are deleted."""
         self._drop_last_deleted()
         for _ in range(MOVES):
             if len(self._deleted) * 2 <= len(self._texts):

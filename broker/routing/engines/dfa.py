@@ -45,7 +45,7 @@ class DfaLimits:
 
 
 FREED_PER_CALL: Final = 16
-"""The number of dropped states that each call frees: more at once would delay the caller."""
+"""The most dropped states that a call frees: more at once would delay the caller."""
 
 
 class State(Generic[T]):
@@ -87,15 +87,12 @@ class State(Generic[T]):
 class LazyDfa(Generic[T]):
     """An engine that matches with a deterministic automaton, whose states are built on demand.
 
-    A key that was matched before costs one look-up per word, however many patterns there are. States and transitions
-    are built when a key first needs them, and dropped when a pattern is added or removed or when they exceed the
-    limits. A word that no pattern expects at a state is not stored, so new words of publishers take no memory.
+    States and transitions are built when a key first needs them, and dropped when a pattern is added or removed or when
+    they exceed the limits. Once they are built, each word that some pattern expects costs one look-up, however many
+    patterns there are. Other words are not stored, so new words of publishers take no memory.
 
-    Cost: a match builds at most one state per word, at the cost of that word in the nondeterministic automaton. A drop
-        itself costs nothing: each later call frees a few dropped states, each new state two, and the removal of the
-        last pattern all.
-    Invariant: `visited` counts the states passed and the places from which states were built, `drops` the drops. Every
-        place except the first leads to a target.
+    Cost: a match builds at most one state per word, and the first one. Later calls free a few dropped states each.
+    Invariant: every place except the first leads to a target. `visited` counts the steps of matching.
     Source: "Very fast and scalable topic routing", parts 1 and 2 (RabbitMQ, 2010 and 2011), whose states are never
         dropped while messages arrive; "Regular Expression Matching Can Be Simple And Fast" (Cox, 2007).
     """
@@ -198,7 +195,7 @@ class LazyDfa(Generic[T]):
     def _step(self, state: State[T], word: str, drops: int) -> State[T]:
         """Return the state that a word leads to.
 
-        The transition is stored unless no pattern expects the word, or states were dropped since this match began.
+        All words that no pattern expects share a transition. None is stored if states were dropped during this match.
         """
         reached: list[NfaPlace[T]] = []
         for table in state.tables:
@@ -238,7 +235,7 @@ class LazyDfa(Generic[T]):
             if len(self._states) >= limits.states or self._places_in_states + len(key) > limits.places:
                 self._drop()
             if self._dropped:
-                self._free(2)  # more than are created, so that memory does not grow beyond that of the dropped states
+                self._free(2)  # more than are created, so that the states in memory do not increase
             state = State(ordered)
             self._states[key] = state
             self._places_in_states += len(key)

@@ -20,15 +20,13 @@ PATTERNS_PER_WORD_MAX: Final = 32
 
 
 class ComparedPatterns(Generic[T]):
-    """Patterns with several `#`, compared one by one with the keys that contain two words of them.
+    """Patterns with several `#`, compared one by one with the keys that contain two of their words.
 
     The two words are the one after the first `#`, which in canonical form is literal, and the first other literal word.
-    In a tier, one such pattern in a thousand would cost every key as much as all other patterns do. Out of
-    a million patterns, a key contains the first word of about fifteen, and both words of fewer than two.
 
     Shapes: `_patterns` maps the word after the first `#` to a map from the other word to the patterns. A pattern
         without another literal word has the same word twice.
-    Invariant: `left_out` counts the patterns for which there was no room. While it is not 0, the tiers must match.
+    Invariant: `left_out` counts the patterns for which there was no room. While it is not 0, `collect` is incomplete.
     """
 
     def __init__(self) -> None:
@@ -102,7 +100,7 @@ def is_simple(pattern: Pattern) -> bool:
     """Return whether a trie matches patterns like this one in few steps, however many there are and whatever the key.
 
     Each star doubles the number of paths through the trie, and the words between two `#` may begin at each word of the
-    key. Each alone is within bounds, both together are too many. Patterns of wildcards alone are few and share a path.
+    key. Either is acceptable alone, but not both together. Patterns of wildcards alone are few and share a path.
     """
     words = pattern.words
     if len(words) > SIMPLE_WORDS_MAX:
@@ -161,7 +159,7 @@ class Tiered(Generic[T]):
     """An engine of two tiers, each a trie and a bitmap: one for patterns with several `#`, one for all others.
 
     While the patterns with several `#` are few, a short key is compared with some of them instead of using their tier,
-    so that one pattern like `#.a.#` does not cost every key as much as ten thousand others.
+    which would make every match much slower for the sake of a few patterns like `#.a.#`.
 
     Invariant: `visited` includes the counts of the tiers, and the patterns compared. The tier for several `#` exists
         exactly while there is such a pattern.
@@ -173,7 +171,7 @@ class Tiered(Generic[T]):
         self._plain: Tier[T] = Tier(dialect)
         self._several: Tier[T] | None = None
         self._compared: ComparedPatterns[T] = ComparedPatterns()
-        self._visited_before = 0  # patterns compared, and the count of tiers that were removed
+        self._visited_before = 0  # the patterns compared, and the counts of removed tiers
 
     @property
     def visited(self) -> int:

@@ -42,7 +42,10 @@ class Trie(Generic[T]):
         return {"nodes": nodes}
 
     def add(self, pattern: Pattern, target: T) -> T | None:
-        """Store the target of one pattern, or return the target that it already has. Cost: the words of the pattern."""
+        """Add a pattern with its target and return None, or return the target that the pattern already has.
+
+        Cost: the words of the pattern.
+        """
         steps, leaf_from, open_end = _steps(pattern.words)
         node = self._root
         visited = 1
@@ -110,7 +113,7 @@ class Trie(Generic[T]):
         return target
 
     def _path(self, steps: Sequence[str]) -> list[Node[T]] | None:
-        """Return the nodes from the root to the end of the steps, or to the leaf that may contain the last steps."""
+        """Return the nodes along the steps, up to a leaf that may contain the rest, or None if a step is missing."""
         node = self._root
         path = [node]
         for step in steps:
@@ -133,7 +136,7 @@ class Trie(Generic[T]):
     def collect(self, words: list[str], found: list[T]) -> None:
         """Append the targets of the patterns that match the words of a key, each once.
 
-        Cost: the nodes reached, summed over the words; at most nodes x words.
+        Cost: the nodes reached, at most nodes x words.
         """
         floats: list[tuple[int, Node[T]]] = []
         visited = walk(self._root, words, 0, floats, found)
@@ -147,7 +150,7 @@ def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
     """Return the steps from the root to the end of a pattern, the first step that may be in a leaf, and whether the
     pattern ends with `#`.
 
-    Shapes: one step `#` leads to the words after the last `#`, in reverse order; two lead to words between two `#`.
+    Shapes: one step `#` leads to the words after the last `#`, in reverse order; two steps `#` to words between two.
     """
     open_end = bool(words) and words[-1] == HASH
     steps: list[str] = []

@@ -15,13 +15,13 @@ class Node(Generic[T]):
     `words` and `star` lead on by one word. `target` is that of the pattern that ends here, `rest` that of the pattern
     that ends here with one more `#`. `gate` is the node after a `#` that more words follow. `words` and `star` of a
     gate match the key backwards from its end, for the patterns without a further `#`; the `gate` of a gate matches
-    forwards from any later word, for the patterns with a further `#`.
+    forwards from any remaining word, for the patterns with a further `#`.
 
     A leaf represents a single pattern: `tail` are its remaining words, which are not `#`, and only one of `target` and
     `rest` is set. Most patterns share only their first words, so leaves save most of the nodes.
 
-    If a word is the last one of a single pattern, it leads to the target directly: a node would be one more object that
-    the processor's caches have lost since the last key. So no target is a node.
+    If a word is the last one of a single pattern, it leads directly to the target, which saves a node. So a target must
+    not be a node.
     """
 
     __slots__ = ("gate", "rest", "star", "tail", "target", "words")
@@ -68,7 +68,7 @@ class Node(Generic[T]):
         return node
 
     def graft_leaf(self, step: str, tail: tuple[str, ...], target: T | None, rest: T | None) -> None:
-        """Add a leaf after one step for a pattern with these remaining words; after a last word, the target itself."""
+        """Add a leaf after one step for a pattern with these remaining words, or the target itself if none remain."""
         if tail or target is None or step == STAR:
             self.graft(step).become_leaf(tail, target, rest)
         elif self.words is None:
@@ -102,7 +102,7 @@ class Node(Generic[T]):
         self.rest = rest
 
     def open_leaf(self) -> None:
-        """Turn a leaf into an inner node, with its pattern one node further down."""
+        """Turn a leaf into an inner node; the remaining words, if any, move one node further down."""
         tail, self.tail = self.tail, None
         if tail:
             self.graft_leaf(tail[0], tail[1:], self.target, self.rest)
@@ -207,7 +207,7 @@ def walk_back(node: Node[T], words: list[str], left: int, place: int, found: lis
 
 
 def match_leaf(node: Node[T], tail: tuple[str, ...], words: list[str], left: int, found: list[T]) -> None:
-    """Find the pattern of a leaf if its tail matches the remaining words, or, before a `#`, the first of them."""
+    """Append the target of a leaf if its tail matches the remaining words, or, before a `#`, the first of them."""
     if len(tail) > left or (node.rest is None and len(tail) < left):
         return
     position = len(words) - left
@@ -233,10 +233,9 @@ def _ends_with(words: list[str], position: int, tail: tuple[str, ...]) -> bool:
 def match_floating(floats: list[tuple[int, Node[T]]], words: list[str], found: list[T]) -> int:
     """Find the patterns with several `#` and words between them, and return the number of nodes visited.
 
-    Shapes: `floats` has, for each first `#` reached, the number of words that remained there, descending, and the node
-        after it.
-    Invariant: a later `#` is entered only where it is first reached, because with more remaining words it matches at
-        least as much.
+    Shapes: `floats` contains, for each first `#` reached, the number of words that remained there, descending, and the
+        node after it.
+    Invariant: a later `#` is entered only where it is first reached, because later it does not match more.
     """
     visited = 0
     begun = 0
