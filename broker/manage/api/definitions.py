@@ -1,4 +1,4 @@
-"""Definitions of the broker or of one vhost: exported and imported."""
+"""Export and import definitions of the broker or of one vhost."""
 
 from __future__ import annotations
 
@@ -33,9 +33,8 @@ async def export(call: Call) -> Response:
 
 
 async def import_definitions(call: Call) -> Response:
-    """Import all definitions of a document (the body, or a file in a form) or none; `skip_refused` skips refused ones.
-
-    Answer 204, or with `outcome=true` the counts by outcome and the skipped entries.
+    """Import a document of definitions, which is the body or a file in a form. Nothing is imported if the broker refuses
+    an entry, unless `skip_refused` is set. With `outcome`, the answer contains the counts and the skipped entries.
     """
     vhost, body = _of_vhost(call), await call.body()
     if call.request.headers.get("content-type", "").startswith(FORM):
