@@ -49,10 +49,7 @@ def ends_of(call: Call) -> tuple[Vhost, Exchange, Any]:
 
 
 def _destination(call: Call, vhost: Vhost, exchange: str) -> Any:
-    """Return the queue that the path names, or the exchange in the word with the name `exchange`.
-
-    Raises: HttpRefused 404.
-    """
+    """Return the queue that the path names, or the exchange that its word `exchange` names. Raises: HttpRefused 404."""
     if "queue" not in call.words:
         return exchange_named(vhost, call.words[exchange])
     found = vhost.queues.get(call.words["queue"])

@@ -33,8 +33,8 @@ async def export(call: Call) -> Response:
 
 
 async def import_definitions(call: Call) -> Response:
-    """Import a document of definitions, which is the body or a file in a form. Nothing is imported if the broker refuses
-    an entry, unless `skip_refused` is set. With `outcome`, the answer contains the counts and the skipped entries.
+    """Import a document of definitions, which is the body or a file in a form. If the broker refuses an entry, nothing
+    is imported, unless `skip_refused` is set. With `outcome`, the answer contains the counts and the skipped entries.
     """
     vhost, body = _of_vhost(call), await call.body()
     if call.request.headers.get("content-type", "").startswith(FORM):

@@ -50,7 +50,7 @@ async def user(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Add a user (201), or replace the tags and password of a user (204). A user without a password cannot use one."""
+    """Add a user (201), or replace its tags and password (204). Without a password, password logins are refused."""
     fields = await call.fields()
     if fields.value("tags", MISSING) is MISSING:
         raise bad_request("missing: tags")
@@ -76,7 +76,7 @@ async def bulk_delete(call: Call) -> None:
 
 
 def _permissions(call: Call, *, topics: bool, **named: str) -> list[dict[str, str]]:
-    """Return permissions or topic permissions, if `named` contains a user or vhost only those."""
+    """Return permissions or topic permissions; `named` can limit them to a user, a vhost or both."""
     permissions = call.broker.permissions
     return permissions.topics.listing(**named) if topics else permissions.listing(**named)
 

@@ -75,7 +75,7 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
 
 
 def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Reading[SessionOfConnection]]:
-    """Yield connections with their labels."""
+    """Yield the connections."""
     for session in sessions:
         names = (("connection", session.name), ("vhost", vhost_name(session)), ("user", user_name(session)))
         yield Reading(session, *names)
@@ -105,7 +105,7 @@ CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
 
 
 def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
-    """Yield the counts of logins over each protocol that had any."""
+    """Yield the counts of logins by protocol."""
     for protocol, count in sorted(logins.counts.by_protocol.items()):
         yield Reading(count, ("protocol", protocol))
 
