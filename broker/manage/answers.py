@@ -49,7 +49,7 @@ class PieceResponse(Response):
         media_type: str | None = None,
         ended: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
-        """`ended` is called after the answer, even if the answer was not sent completely."""
+        """Call `ended` after the answer, even if it was not sent completely."""
         self._pieces = pieces
         self._ended = ended
         self.status_code = status_code

@@ -98,7 +98,7 @@ class Call:
         return vhosts[name]
 
     def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
-        """Return the request for an operation if the user may run it. Raises: ChannelError (403), OperationRefused."""
+        """Return the request for an operation that the user may run. Raises: ChannelError (403), OperationRefused."""
         operation, request = OPERATIONS[operation_name], Fields(arguments, UserAsker(self))
         if operation.right is not None:
             operation.right(self.broker, self.user, read(operation.parameters, request))

@@ -17,7 +17,7 @@ Switch = Callable[[Sequence[tuple[str, str]]], tuple[asyncio.Transport, bytes] |
 
 
 def _gone(_argument: object) -> None:
-    """Replace `admit` and `switch` when a connection is no longer used for HTTP: do nothing."""
+    """Do nothing, in place of `admit` and `switch`, when a connection is no longer used for HTTP."""
 
 
 @dataclass(slots=True, eq=False)

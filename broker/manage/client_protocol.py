@@ -28,7 +28,7 @@ LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 AMQP: Final = b"AMQP\x00"  # an AMQP client would wait for an answer, and the broker for the end of the line
 PIECE_BYTES: Final = 256 << 10
-UNREAD_MAX_BYTES: Final = 1 << 20  # the limit of one connection on bodies that arrive after their answers
+UNREAD_MAX_BYTES: Final = 1 << 20  # the size of bodies that one connection may send after their answers
 
 _log = get_logger()
 _no_log = logging.getLogger("slotmq.uvicorn")  # errors become answers or events of this broker
@@ -181,7 +181,7 @@ class ClientProtocol(H11Protocol):
         """Accept no further request: close now, or after the current answer."""
         self.client_end.accept_no_more()
         if self._answering:
-            self.cycle.keep_alive = False  # an object of uvicorn
+            self.cycle.keep_alive = False  # uvicorn has no method for this
             if self.client_end.endless:
                 self._end.abort()
         else:

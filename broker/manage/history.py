@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 AGE_MAX_S: Final = 3600
-SAMPLES_MAX: Final = 3600  # of one request
+SAMPLES_MAX: Final = 3600  # samples in one answer
 
 
 class History:

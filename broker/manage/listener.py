@@ -162,7 +162,7 @@ class ManageListener:
         """Count a request of a user who has logged in.
 
         At the limit, drop a client of the user and network with the most requests: one that delays its answer, or else
-        the oldest. Raises: HttpRefused (503) if the caller has the most requests, and none of them is delayed.
+        the oldest. Raises: HttpRefused (503) if the caller has the most requests, and none of them delays its answer.
         """
         own = (user, client.network)
         if len(self._answered) >= self._limits.connections_max:

@@ -20,14 +20,14 @@ from broker.operations.rows import Row
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500
 TRUE: Final = "true"
-EXPRESSION_MAX_S: Final = 0.25  # for all names of a list: time for 100,000 names with a common expression
+EXPRESSION_MAX_S: Final = 0.25  # the time for all names of a list: enough for 100,000 with a common expression
 SLICE_S: Final = 0.0005  # the time for matching in one turn of the loop
 INVALID: Final = "Pagination parameters are invalid"
 ROWS_AT_ONCE: Final = 10  # whole rows in one turn of the loop, which take a third of a millisecond
 BRIEF_AT_ONCE: Final = 50  # brief rows in one turn of the loop
 
 T = TypeVar("T")
-Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, or None for the whole value
+Tree = dict[str, Any]  # maps a column to the chosen parts of its value, or to None for the whole value
 
 
 class NameFilter:
@@ -193,7 +193,7 @@ def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:
 
 
 async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, stop: int) -> list[T]:
-    """Return at least the first `stop` objects, in order. Cost: O(n log n), in slices, and building the rows once."""
+    """Return at least the first `stop` objects, in order. Cost: O(n log n), in slices."""
     key, at_once = _sorting(listing, asked)
     if key is None:
         return list(found)

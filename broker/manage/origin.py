@@ -24,8 +24,8 @@ LOCAL: Final = "localhost"
 
 
 def check_host(headers: Headers, peer: Peer, hosts: Collection[str]) -> None:
-    """Refuse a request from this machine whose Host may be the name of another site; addresses and the names in `hosts`
-    are allowed. Raises: HttpRefused (421).
+    """Refuse a request from this machine if its Host may be the name of another site. `hosts` are further names of this
+    machine. Raises: HttpRefused (421).
     """
     if not is_loopback(peer.address):
         return
@@ -63,7 +63,7 @@ def host_and_port(headers: Headers) -> tuple[str, str]:
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a name is always one of this machine."""
+    """Return whether a host name is localhost or the name of this machine."""
     own = socket.gethostname().lower()
     return name == LOCAL or name.endswith(f".{LOCAL}") or name in (own, own.partition(".")[0])
 

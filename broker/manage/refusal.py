@@ -30,7 +30,7 @@ ERRORS: Final = {
     505: "version_not_supported",
 }
 RABBITMQ_ERRORS: Final = {**ERRORS, 401: "not_authorised", 403: "not_authorised", 404: "Object Not Found"}
-"""The names under /api, where RabbitMQ's tools read them."""
+"""The error names under /api, which RabbitMQ's tools read."""
 
 ACCESS_REFUSED: Final = 403  # AMQP's reply code
 STATUS_OF_CODE: Final = {403: 401, 404: 404, 530: 401}
@@ -108,6 +108,6 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
     if isinstance(error, ProtocolError):
         status = STATUS_OF_CODE.get(error.reply_code, 400)
         if status == 404:
-            return HttpRefused(status, error.reply_text, "not_found")  # an unknown path has another name
+            return HttpRefused(status, error.reply_text, "not_found")  # an unknown path has another error name
         return HttpRefused(status, error.reply_text if status != 400 else f"{error.reply_code} {error.reply_text}")
     return bad_request(str(error))

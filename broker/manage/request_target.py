@@ -18,7 +18,7 @@ def path_words(raw_path: bytes) -> tuple[str, ...]:
     """
     text = raw_path.decode("latin-1")
     try:
-        path = text if text.startswith("/") else urlsplit(text).path or "/"  # the client of a proxy sends a whole URL
+        path = text if text.startswith("/") else urlsplit(text).path or "/"  # clients of a proxy send a whole URL
         words = [unquote_to_bytes(word).decode() for word in path.split("/")[1:]]
     except ValueError:
         raise bad_request("the target of the request cannot be read") from None

@@ -51,7 +51,7 @@ class Samples:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`names` are the names of the numbers that `read_totals` returns; the first `counters` of these only grow."""
+        """`names` name the numbers that `read_totals` returns; the first `counters` of these only grow."""
         self._interval_ms = interval_ms
         self._read_totals = read_totals
         self._clock = clock
@@ -112,8 +112,8 @@ class Samples:
 class Sampled:
     """An object whose history begins when its samples are first requested.
 
-    Shapes: `names` are the names of the numbers that `read` returns; the first `counters` of these only grow. `key`
-        identifies the object.
+    Shapes: `names` name the numbers that `read` returns; the first `counters` of these only grow. `key` identifies the
+        object.
     """
 
     key: Hashable
@@ -145,7 +145,7 @@ class Reading:
         self.changed_s = changed_s
 
     def read(self, counts: Sequence[int], now_s: float, wall_s: float, interval_s: float) -> None:
-        """Compare the current counters with the last reading; they replace it if it is at least an interval old."""
+        """Compare the current counters with the last reading. Begin a new reading if that one is an interval old."""
         if counts != self.counts:
             self.changed_s = wall_s
         if now_s - self.at_s >= interval_s:
@@ -156,8 +156,7 @@ class Reading:
 class RequestedRates:
     """Measure rates of objects between requests.
 
-    A rate is measured since an earlier reading, at best one that is one to two intervals old, so the first request does
-    not get rates.
+    A rate is measured since an earlier reading, so the first request does not get rates.
     Invariant: readings of at most COUNTERS_MAX objects are kept.
     """
 

@@ -114,7 +114,7 @@ class WebSocket(LingeringTransport):
         return self._client.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the session, and drop the reference to its transport, because that transport refers to this object."""
+        """End the session, and drop the reference to the broker's transport to avoid a reference cycle."""
         self.forget()
         client, self._client = self._client, NOBODY
         client.connection_lost(error)

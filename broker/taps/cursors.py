@@ -55,7 +55,7 @@ class Cursors:
         user: str | None = None,
     ) -> None:
         """Record that a reader has passed a seal, creating its cursor if necessary. Only `reset` moves a cursor back.
-        Shapes: a new cursor belongs to its `maker`, and a cursor for which `user` is given to that user. `incarnation`
+        Shapes: a new cursor belongs to its `maker`; `user`, if given, becomes the owner of the cursor. `incarnation`
             identifies the start of the broker that wrote the seal; a seal of another history is refused.
         """
         check_cursor_name(name)

@@ -27,7 +27,7 @@ class Cap(NamedTuple):
 
 UNBOUNDED: Final = Cap(1 << 62, 1 << 62)
 INTERVAL_S: Final = 10.0
-FIRST_S: Final = 1.0  # after the start
+FIRST_S: Final = 1.0  # the time before the first run
 
 _log = get_logger()
 

@@ -44,8 +44,8 @@ def gather(
     bytes_max: int,
     mark_redelivered: bool = True,
 ) -> list[Piece]:
-    """Return the first unsettled messages of a level's slots, at most `rows_max`. Stop after the slot that reaches
-    `bytes_max`.
+    """Return up to `rows_max` unsettled messages of a level, from slots up to the one that reaches `bytes_max`.
+
     Shapes: `firsts` are the first ids of the slots; deleted slots are skipped. Message ids are above <= id < below.
     Units: `bytes_max` limits the estimated size of headers and bodies.
     Cost: O(slots), and a copy of the references to the returned messages.
@@ -90,8 +90,8 @@ def copy_pieces(
 ) -> tuple[SlotFileWriter | None, int]:
     """Write the messages of the pieces into one slot file, up to about `bytes_max`. *Blocking.*
 
-    Return the complete file, or None if no message could be read; and the id with which the next file continues.
-    `begin` creates a file, given its first message id. Rows contain the time of day, the broker's clock less `ahead_ms`.
+    Return the complete file, or None if no message could be read, and the id at which to continue with the next file.
+    `begin` creates a file for a first message id. Rows contain the time of day, the broker's clock less `ahead_ms`.
     Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
     file = begin(pieces[0].slot.first + pieces[0].indexes[0])

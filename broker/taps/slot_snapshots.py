@@ -246,7 +246,7 @@ class Snapshots(Mapping[str, Snapshot]):
     def _writing(
         self, engine: Engine, level: Level, pieces: list[Piece], snapshot: str, n: int
     ) -> Callable[[], tuple[SnapshotSlot | None, int]]:
-        """Return a *blocking* function that writes one file, and returns what `copy_pieces` does."""
+        """Return a *blocking* function that writes one file; it returns the file and the id at which to continue."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, level.queue.name
         store, number, bytes_max = engine.store, level.number, self._settings().taps.window_bytes
         keep_free_bytes, ahead_ms = self._settings().store.disk_free_min_bytes, self._clock.ahead_ms

@@ -15,7 +15,7 @@ from broker.manage.refusal import bad_request
 ALL: Final = "/api/definitions"
 OF_VHOST: Final = "/api/definitions/{vhost}"
 FORM: Final = "multipart/form-data"
-OUTER_LEVELS: Final = 2  # of a document: its lists, and their entries
+OUTER_LEVELS: Final = 2  # nesting levels of a document: its lists, and their entries
 
 
 def _of_vhost(call: Call) -> dict[str, str]:

@@ -57,7 +57,7 @@ async def whoami(call: Call) -> Response:
 
 
 def whoami_fields(broker: ManagedBroker, user: User) -> dict[str, Any]:
-    """Return the name and tags of a user; `is_internal_user` is false for a user that the settings define."""
+    """Return the name and tags of a user; `is_internal_user` is false for a user who is defined in the settings."""
     configured = broker.administration.users.is_configured(user.name)
     return {"name": user.name, "tags": list(user.tags), "is_internal_user": not configured}
 

@@ -29,7 +29,7 @@ UNACKED_MAX: Final = 1000
 OF_MESSAGE: Final = frozenset(("properties", "body", "body_bytes", "body_complete", "body_encoding"))
 PEEK_MAX: Final = 1000
 PEEK_BYTES: Final = 4096  # the part of each body that is shown by default
-MOVES: Final = {  # the last word of the path -> the fields of the body
+MOVES: Final = {  # the fields of the body, by the last word of the path
     "move": ("to", "limit", "match"),
     "requeue-dead-letters": ("into", "reasons", "died_in", "match", "limit"),
 }

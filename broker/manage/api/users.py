@@ -50,7 +50,7 @@ async def user(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Add a user (201), or replace its tags and password (204). Without a password, password logins are refused."""
+    """Add a user (201), or replace tags and password (204). Without a password, password logins are refused."""
     fields = await call.fields()
     if fields.value("tags", MISSING) is MISSING:
         raise bad_request("missing: tags")
@@ -116,7 +116,7 @@ async def set_permissions(call: Call, *, topics: bool) -> Response:
 
 
 async def clear_permissions(call: Call, *, topics: bool) -> None:
-    """Remove the permissions or topic permissions of a user in a vhost; if the path names an exchange, only its own."""
+    """Remove the permissions of a user in a vhost, or topic permissions for one exchange or all."""
     named = {name: call.words[name] for name in ("user", "vhost", "exchange") if name in call.words}
     if not any(named.get("exchange") in (None, row.get("exchange")) for row in _found(call, topics=topics)):
         raise not_found()

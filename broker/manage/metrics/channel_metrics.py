@@ -36,7 +36,7 @@ class ChannelReading:
 
 
 def channel_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[ChannelReading]:
-    """Yield the channels of connections."""
+    """Yield a reading of each channel of the connections."""
     for channel in channels_of(sessions):
         yield ChannelReading(channel)
 
@@ -75,7 +75,7 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
 
 
 def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Reading[SessionOfConnection]]:
-    """Yield the connections."""
+    """Yield a reading of each connection."""
     for session in sessions:
         names = (("connection", session.name), ("vhost", vhost_name(session)), ("user", user_name(session)))
         yield Reading(session, *names)

@@ -89,7 +89,7 @@ class Scrape:
             yield piece
         vhosts = self._vhosts
         queues, slots = Sums(QUEUE_FAMILIES), 0
-        disconnected: set[tuple[str, str]] = set()  # MQTT sessions
+        disconnected: set[tuple[str, str]] = set()  # the vhost and client of MQTT sessions
         async for queue in gradually(queue_readings(vhosts, self._broker.statistics), slots_cost):
             queues.add(queue)
             slots += queue.slots

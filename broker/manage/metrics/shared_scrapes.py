@@ -58,7 +58,7 @@ class SharedScrapes:
     ) -> AsyncGenerator[bytes, None]:
         """Yield the newest text of a key. If it is older than `shared_s`, yield the text of a new scrape by `make`."""
         text = await self._text(key, client.peer.network, make, shared_s)
-        while not text.pieces:  # it was dropped while this client waited
+        while not text.pieces:  # the text was dropped while this client waited
             text = await self._text(key, client.peer.network, make, shared_s)
         text.readers[client] = None
         self._kept.setdefault(text)
