@@ -77,8 +77,8 @@ class Call:
         return self.may(Needs.MONITORING) or self.broker.permissions.allows_vhost(self.user, name)
 
     def vhost(self) -> Vhost:
-        """Return the vhost that the path names. A user with the tag monitoring may read every vhost; an administrator
-        may use administrative routes and policies in every vhost.
+        """Return the vhost that the path names. Users with the tag monitoring may read every vhost, and administrators
+        may administer every vhost.
 
         Raises: HttpRefused: 404 if it does not exist, 401 for a user without access, 503 if it is offline.
         """

@@ -51,9 +51,9 @@ class HttpLogin:
         self.sessions = sessions
 
     async def caller(self, headers: Headers, client: ApiClient) -> LoggedIn:
-        """Return the user who sent a request.
+        """Authenticate the caller of a request.
 
-        Raises: HttpRefused (401). It states only reasons meant for clients; the log states why a login was refused.
+        Raises: HttpRefused (401), which may hide the reason from the client; the log contains it.
         """
         header = headers.get("authorization")
         if header is None:

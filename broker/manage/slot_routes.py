@@ -59,7 +59,7 @@ async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], 
 def asked_bytes(headers: Mapping[str, str], size_bytes: int, etag: str) -> tuple[int, int] | None:
     """Return the offset of the first requested byte and the offset after the last, or None for the whole file.
 
-    A header that RFC 9110 allows a server to ignore requests the whole file.
+    The whole file is also returned for a header that RFC 9110 allows a server to ignore.
     Raises: HttpRefused (416) for a range without any byte of the file.
     """
     found = ONE_RANGE.fullmatch(headers.get("range", ""))

@@ -48,7 +48,7 @@ async def _sources(vhost: Vhost) -> Sources:
 
 
 async def _reached(vhost: Vhost, sources: Iterable[Target]) -> dict[str | None, list[Target]]:
-    """Map queues to the targets that lead to them, and None to the targets that lead to no known queue."""
+    """Map names of queues to the targets that lead to them, and None to the targets that lead to no known queue."""
     reached: dict[str | None, list[Target]] = {None: []}
     async for target in in_slices(sources, 1):
         queues = list(_queues(vhost, *target))
@@ -62,7 +62,7 @@ async def _reached(vhost: Vhost, sources: Iterable[Target]) -> dict[str | None, 
 def _rows(vhost: Vhost, sources: Sources, reached: dict[str | None, list[Target]]) -> Iterator[dict[str, Any]]:
     """Yield a row for each queue that dead letters can reach, then one for each target that leads to no known queue.
 
-    Shapes: `source_count` is the number of queues whose dead letters arrive there, and `sources` names some of them.
+    Shapes: `source_count` is the number of queues whose dead letters can arrive there; `sources` names some of them.
     """
     lost = reached.pop(None)
     for name in sorted(filter(None, reached)):

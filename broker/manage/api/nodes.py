@@ -131,7 +131,7 @@ def node_row(broker: ManagedBroker) -> Row:
 
 
 def other_row(node: dict[str, Any], own: Row) -> Row:
-    """Return the row of another node of the cluster; unknown values are 0."""
+    """Return the row of another node of the cluster; unknown values are 0 or empty."""
     row = {name: _zero(value) for name, value in own.items()}
     return row | {
         "applications": [{"name": "slotmq", "description": "SlotMQ", "version": str(node.get("version", ""))}],
@@ -161,7 +161,7 @@ async def accept(_call: Call) -> None:
 
 
 def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
-    """Return a row for each port that the broker listens on."""
+    """Return a row for each protocol and port on which the broker listens."""
     settings, listener, http = broker.settings(), broker.listener, _http_ports(broker)
     server, hosts = settings.server, {"mqtt": settings.mqtt.host}
     ports = [

@@ -70,7 +70,7 @@ class QueueReading:
 
     @property
     def head_age_s(self) -> float | None:
-        """The age of the oldest first message of any level: 0 without messages, or None if one of these is on disk."""
+        """The age of the oldest message at the head of a level: 0 without messages, or None if a head is on disk."""
         oldest_ms = self._now_ms
         for level in self.queue.levels:
             slot = level.manager.front()

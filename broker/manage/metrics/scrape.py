@@ -81,7 +81,7 @@ class Scrape:
         )
 
     async def aggregated(self) -> Pieces:
-        """Yield the metrics of the whole broker, with sums instead of a sample for each object."""
+        """Yield the metrics of the whole broker, with sums over objects such as queues."""
         yield "".join(self._of_broker("aggregated"))
         async for piece in written(RABBITMQ, NODE_FAMILIES, [self._node]):
             yield piece
@@ -114,7 +114,7 @@ class Scrape:
             yield piece
 
     async def per_object(self) -> Pieces:
-        """Yield the metrics of the whole broker, with a sample for each object."""
+        """Yield the metrics of the whole broker, with a sample for each object, such as a queue."""
         yield "".join(self._of_broker("per-object"))
         async for piece in self._of_objects(RABBITMQ, None, self._vhosts):
             yield piece
@@ -122,8 +122,8 @@ class Scrape:
             yield piece
 
     async def detailed(self, families: Collection[str], vhosts: Collection[str] | None) -> Pieces:
-        """Yield the requested families; queues and exchanges are those of `vhosts`, or all if `vhosts` is None.
-        Unknown families are ignored, as in RabbitMQ.
+        """Yield the requested families; queues and exchanges are those of `vhosts`, or all if `vhosts` is None. Unknown
+        families are ignored, as in RabbitMQ.
         """
         yield "".join(identity_lines(self._broker, "detailed"))
         chosen = [vhost for vhost in self._vhosts if vhosts is None or vhost.name in vhosts]
