@@ -23,9 +23,9 @@ class ManagedBroker(OperatedBroker):
     """The parts of a broker, including those that only HTTP needs.
 
     Shapes: `settings` returns the current settings; `verbs` are the verbs of the control socket, by name; `unready`
-        returns the reasons why the broker is not ready, and `down` the vhosts that are down; `ports` maps names such as
-        http_port to a port, or to None if it is not open; `reads` reads files for clients. `streams` are the answers of
-        /api/live, and `conversations` the commands that run over HTTP.
+        returns the reasons why the broker is not ready, and `down` the vhosts that are down; `ports` returns the HTTP
+        ports by names such as http_port, each None if it is not open; `reads` reads files for clients. `streams` are
+        the answers of /api/live, and `conversations` the commands that run over HTTP.
     """
 
     settings: Callable[[], Settings]

@@ -42,8 +42,8 @@ class NotWritten(Exception):
 class SlotWriter:
     """Write the slot files of all taps, one file at a time, in the order in which the taps became due.
 
-    A tap is due when it has enough messages or bytes for a file, when its oldest message has waited for the time of the
-    tap's window, or when `flush` requests it. While nobody reads a tap, its window doubles with each file.
+    A tap is due when it has enough messages or bytes for a file, when its oldest message has waited as long as the
+    tap's window, or when `flush` requests it. While nobody reads a tap, its window grows with each file.
     Invariant: the task that writes a file holds `turn`.
     """
 

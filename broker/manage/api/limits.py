@@ -16,7 +16,7 @@ def _of_vhost(call: Call, name: str) -> list[dict[str, Any]]:
 
 
 def _of_user(call: Call, name: str) -> list[dict[str, Any]]:
-    """Return the row of a user's limits in a list, which is empty without limits that the caller may see."""
+    """Return a list with the row of a user's limits; it is empty if there are none that the caller may see."""
     if not (call.may(Needs.ADMINISTRATOR) or name == call.user.name):
         return []
     user = call.broker.administration.users.get(name)
