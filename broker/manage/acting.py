@@ -1,8 +1,8 @@
-"""AMQP connections within the process, over which the API acts as the caller of a request. So a user has the same
-permissions for queues, exchanges, bindings and messages over HTTP as over AMQP, and the same limits, counters and error
-texts. Operations of the same names are for operators without a session, and may change the exclusive queues of any
-connection. The API uses them to purge queues, and for features that AMQP lacks, such as moving messages. Source:
-RabbitMQ's management plugin, rabbit_mgmt_util:with_channel.
+"""AMQP connections within the process, over which the API acts as the caller of a request.
+
+A user therefore has the same permissions, limits and error texts over HTTP as over AMQP. For features that AMQP lacks,
+such as moving messages, the API uses the operations of the command line instead.
+Source: RabbitMQ's management plugin, rabbit_mgmt_util:with_channel.
 """
 
 from __future__ import annotations
@@ -28,12 +28,15 @@ CHANNEL: Final = 1
 ACT_LIMIT_S: Final = 30.0  # a cluster without its database answers later, or never
 CLOSED: Final = "the request is answered"
 STATUS: Final = {0: 503, 320: 503, 403: 401, 404: 404, 530: 401, 541: 503}
-"""The status for an AMQP reply code, 400 for others; the code is 0 if the method was not processed."""
+"""HTTP statuses by AMQP reply code, 400 for other codes; the code is 0 if the broker did not process the method."""
 ERRORS: Final = {404: "not_found"}
 
 
 class CallerConnection(ClientEvents):
-    """An AMQP connection with one channel, as the caller of a request. Raises: CallRefused from each method."""
+    """An AMQP connection with one channel that acts as the caller of a request.
+
+    Raises: CallRefused if the broker refuses a method.
+    """
 
     def __init__(self, name: str, vhost: str, alarms: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
         """`alarms` returns the raised alarms."""
@@ -43,12 +46,12 @@ class CallerConnection(ClientEvents):
         self._settled: asyncio.Future[bool] | None = None
 
     async def call(self, method: Method) -> Any:
-        """Call a method, and return its answer. Raises: HttpRefused for a name that AMQP cannot carry."""
+        """Call a method and return its answer. Raises: HttpRefused for a name that AMQP cannot carry."""
         check_names(method)
         return await self.connection.call(CHANNEL, method)
 
     async def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> bool | None:
-        """Publish a message, and return after its confirm whether it was routed; None if a queue rejected it.
+        """Publish a message and wait for its confirm. Return whether it was routed, or None if it was rejected.
 
         Raises: HttpRefused while an alarm blocks publishers, and for a name that AMQP cannot carry.
         """
@@ -69,12 +72,12 @@ class CallerConnection(ClientEvents):
         return not self._returned if self._settled.result() else None
 
     async def get(self, queue: str, *, no_ack: bool = False) -> Received | None:
-        """Get a message of a queue; None if the queue is empty. Without `no_ack` it is unacked until it is settled."""
+        """Get the next message of a queue, or None if there is none. With `no_ack`, it need not be settled."""
         answer = await self.call(GetAny(queue=queue, no_ack=no_ack))
         return answer if isinstance(answer, Received) else None
 
     def settle(self, tag: int, *, requeue: bool, ack: bool) -> None:
-        """Ack, requeue or reject the messages up to a tag; `acting` waits for the effect."""
+        """Ack, requeue or reject the messages up to a delivery tag; `acting` waits for the effect."""
         method: Method = (
             commands.Basic.Ack(tag, multiple=True) if ack else commands.Basic.Nack(tag, multiple=True, requeue=requeue)
         )
@@ -90,9 +93,9 @@ class CallerConnection(ClientEvents):
 
 @asynccontextmanager
 async def acting(call: Call, vhost: str) -> AsyncIterator[CallerConnection]:
-    """Yield a connection to a vhost as the caller; its changes are on disk when the block ends.
+    """Yield a connection to a vhost that acts as the caller; its changes are stored when the block ends.
 
-    Raises: HttpRefused for refusals of the broker, and 503 if it cannot be reached or does not answer in time.
+    Raises: HttpRefused if the broker refuses a method, and 503 if it does not answer in time.
     """
     name = f"http {call.client.peer.name}"
     client = CallerConnection(name, vhost, lambda: call.broker.facts()["alarms"])
@@ -124,7 +127,7 @@ def check_names(method: Method) -> None:
 
 
 def _refusal(refused: CallRefused) -> HttpRefused:
-    """Return the answer for a refused method; its text does not repeat the name of the code."""
+    """Return the HTTP refusal for a refused method, without the name of the AMQP reply code in its text."""
     status = STATUS.get(refused.code, 400)
     text = str(refused)
     return HttpRefused(status, text.partition(" - ")[2] or text if refused.code else text, ERRORS.get(status))

@@ -1,4 +1,4 @@
-"""Answers: JSON values, long lists sent in pieces, and empty bodies; each piece has a deadline."""
+"""Answers with JSON values, with long lists in pieces, or without a body; each piece has a deadline."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ __all__ = ["Response"]
 
 JSON: Final = "application/json"
 encode: Final = Encoder().encode
-ROWS_AT_ONCE: Final = 100  # generated and encoded between two turns of the loop
+ROWS_AT_ONCE: Final = 100  # rows generated and encoded in one turn of the loop
 PIECE_BYTES: Final = 64 << 10
 COMMON_HEADERS: Final = (
     (b"server", b"SlotMQ"),
@@ -36,9 +36,9 @@ _log = get_logger()
 
 
 class PieceResponse(Response):
-    """Send pieces as they are generated, as fast as the client reads them. HEAD gets only the headers.
+    """A response that sends pieces as they are generated, as fast as the client reads them.
 
-    The listener cancels it when the client disconnects.
+    A HEAD request gets only the headers.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PieceResponse(Response):
         media_type: str | None = None,
         ended: Callable[[], Awaitable[None] | None] | None = None,
     ) -> None:
-        """Call `ended` at the end of the answer, even if it was not sent completely."""
+        """Call `ended` after the answer, even if it was not sent completely."""
         self._pieces = pieces
         self._ended = ended
         self.status_code = status_code
@@ -80,14 +80,14 @@ def rows_answer(
 ) -> Response:
     """Return an answer with a list of JSON values, read from `rows` and encoded in slices.
 
-    The loop does other work between two slices, so the objects behind `rows` may change. `before` and `after` enclose
-    the rows, in a list or in an object that ends with one. `at_once` rows should take less than a millisecond.
+    The loop does other work between two slices, so objects that `rows` reads may change. `before` and `after` are the
+    JSON text around the rows. A slice of `at_once` rows should take less than a millisecond.
     """
     return PieceResponse(pieces(iter(rows), before, after, at_once), media_type=JSON)
 
 
 def object_answer(value: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> Response:
-    """Return an answer with a JSON object, encoded in pieces: its values may be long lists or iterators."""
+    """Return an answer with a JSON object that is encoded in pieces; its values may be long lists or iterators."""
     return PieceResponse(object_pieces(value), headers=headers, media_type=JSON)
 
 
@@ -110,7 +110,7 @@ def encoded(value: Any) -> bytes:
 
 
 async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int) -> AsyncGenerator[bytes, None]:
-    """Yield a list in pieces of at least `PIECE_BYTES`; the loop does other work after every `at_once` rows."""
+    """Yield the JSON text of a list in pieces; the loop does other work after every `at_once` rows."""
     piece = bytearray(before)
     separator = b""
     while chunk := list(islice(rows, at_once)):
@@ -125,7 +125,7 @@ async def pieces(rows: Iterator[Any], before: bytes, after: bytes, at_once: int)
 
 
 async def object_pieces(value: Mapping[str, Any]) -> AsyncGenerator[bytes, None]:
-    """Yield an object in pieces, one or more for each value."""
+    """Yield the JSON text of an object in pieces."""
     before = b"{"
     for name, inner in value.items():
         head = before + encoded(name) + b":"
@@ -139,7 +139,7 @@ async def object_pieces(value: Mapping[str, Any]) -> AsyncGenerator[bytes, None]
 
 
 def refusal_response(refused: HttpRefused, *, rabbitmq: bool = False) -> Response:
-    """Return the answer for a refusal, with RabbitMQ's error names if `rabbitmq`."""
+    """Return the answer for a refusal; `rabbitmq` selects RabbitMQ's error names."""
     headers = dict(refused.headers)
     if refused.fatal:
         headers["Connection"] = "close"
@@ -148,7 +148,7 @@ def refusal_response(refused: HttpRefused, *, rabbitmq: bool = False) -> Respons
 
 @asynccontextmanager
 async def answering(scope: Scope, send: Send) -> AsyncIterator[Send]:
-    """Yield the `send` for the answer to one request. An error of an answer that has begun closes the connection."""
+    """Yield a `send` for the answer to one request; an error in the block closes the connection."""
     client: ApiClient = scope["state"]["client"]
     client.begin()
     try:

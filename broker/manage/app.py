@@ -30,7 +30,7 @@ NOUNS: Final = (
     "bindings channels connections dead_letters definitions exchanges health limits live logins nodes overview "
     "parameters pipeline policies queue_messages queues retained route_test running_parts users vhosts"
 ).split()
-"""The modules of the API, each with its ROUTES."""
+"""The modules of `broker.manage.api`, each of which defines ROUTES."""
 NOBODY: Final = LoggedIn(User(""), lambda: True)
 VERSIONS: Final = ("1.0", "1.1")
 LINE_BYTES: Final = len(" ? HTTP/1.1\r\n\r\n")
@@ -40,13 +40,13 @@ _log = get_logger()
 
 
 def http_routes() -> list[ApiRoute]:
-    """Return the routes of the HTTP API."""
+    """Return the routes of the HTTP port."""
     own = (probes, slot_routes, control_route)
     return [*(route for module in own for route in module.ROUTES), *api_routes(), *page_routes()]
 
 
 def api_routes() -> list[ApiRoute]:
-    """Return the routes under /api, noun by noun."""
+    """Return the routes under /api."""
     return [route for noun in NOUNS for route in import_module(f"broker.manage.api.{noun}").ROUTES]
 
 
@@ -56,7 +56,7 @@ def metrics_routes() -> list[ApiRoute]:
 
 
 def application(broker: ManagedBroker, routes: Iterable[ApiRoute]) -> ASGIApp:
-    """Return the application that answers with these routes."""
+    """Return the ASGI application for these routes."""
     sessions = LoginSessions(broker.logins.users, lambda: broker.settings().http)
     return Application(broker, RouteTable(routes), HttpLogin(broker.logins, sessions))
 
@@ -82,7 +82,7 @@ class Branch:
 
 
 class RouteTable:
-    """The routes by path and method. Cost of a look-up: O(words) for each path that matches."""
+    """The routes by path and method."""
 
     def __init__(self, routes: Iterable[ApiRoute]) -> None:
         self.routes = tuple(routes)
@@ -115,7 +115,7 @@ class RouteTable:
 
 
 def _branches(branch: Branch, path: Sequence[str], at: int) -> Iterable[Branch]:
-    """Yield the last branches of all matching paths, the most literal first."""
+    """Yield the branches at which matching paths end, the most literal path first."""
     if at == len(path):
         yield branch
         return
@@ -172,7 +172,7 @@ class Application:
 
 
 def check_head(scope: Scope, header_max_bytes: int) -> None:
-    """Refuse a head that is too long, ambiguous to parsers, or of another HTTP version. Raises: HttpRefused."""
+    """Refuse a head that is too long, ambiguous, or of another HTTP version. Raises: HttpRefused."""
     size_bytes = len(scope["method"]) + len(scope["raw_path"]) + len(scope["query_string"]) + LINE_BYTES
     size_bytes += sum(len(name) + len(value) + FIELD_BYTES for name, value in scope["headers"])
     if size_bytes > header_max_bytes:  # h11 measures only heads that arrive in several pieces
@@ -184,7 +184,7 @@ def check_head(scope: Scope, header_max_bytes: int) -> None:
 
 
 def _receiving(receive: Receive, client: ApiClient) -> Receive:
-    """Return a `receive` that raises the error for which the rest of a body cannot be read."""
+    """Return a `receive` that raises the client's `fault` once it has one."""
 
     async def receiving() -> Message:
         message = await receive()

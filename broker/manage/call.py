@@ -34,7 +34,7 @@ FLAGS: Final = {"true": True, "false": False}
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A request of an authenticated user; a route without a login gets a user without a name.
+    """A request of an authenticated user. On a route that needs no login, the user has no name.
 
     Shapes: `words` are the values of the names in the route's path, `query` the parameters after the question mark;
         `needs` is the requirement of the route; `lasts` returns whether the login is still valid, for long answers.
@@ -77,8 +77,8 @@ class Call:
         return self.may(Needs.MONITORING) or self.broker.permissions.allows_vhost(self.user, name)
 
     def vhost(self) -> Vhost:
-        """Return the vhost that the path names. A user with the tag monitoring may read every vhost; an administrator
-        may use administrative routes and policies in every vhost.
+        """Return the vhost that the path names. Users with the tag monitoring may read every vhost, and administrators
+        may administer every vhost.
 
         Raises: HttpRefused: 404 if it does not exist, 401 for a user without access, 503 if it is offline.
         """
@@ -98,7 +98,7 @@ class Call:
         return vhosts[name]
 
     def allowed(self, operation_name: str, /, **arguments: Any) -> Fields:
-        """Return the request for an operation if the user may run it. Raises: ChannelError (403), OperationRefused."""
+        """Return the request for an operation that the user may run. Raises: ChannelError (403), OperationRefused."""
         operation, request = OPERATIONS[operation_name], Fields(arguments, UserAsker(self))
         if operation.right is not None:
             operation.right(self.broker, self.user, read(operation.parameters, request))
@@ -115,8 +115,9 @@ class Call:
         *,
         required: Collection[str] = (),
     ) -> BodyFields:
-        """Return the fields of the body, a JSON object; an empty body has none. Raises: HttpRefused as `body`, and for
-        a body that is not an object, an unknown field or a missing required one.
+        """Return the fields of the body, which is a JSON object or empty.
+
+        Raises: HttpRefused if the body is invalid, or a field is unknown or missing.
         """
         body = await self.body(body_max_bytes)
         try:
@@ -133,9 +134,9 @@ class Call:
         return BodyFields(found)
 
     async def body(self, max_bytes: int | None = None) -> bytes:
-        """Return the whole body, of up to `max_bytes` or http.body_max_bytes.
+        """Return the whole body. The limit on its size is `max_bytes`, by default http.body_max_bytes.
 
-        Raises: HttpRefused: 413 for a larger one, 408 for a slow client, 400 if it disconnects.
+        Raises: HttpRefused if the body cannot be read completely, for example 413 if it is too large.
         """
         http = self.broker.settings().http
         timeout_s = http.timeout_ms / 1000
@@ -159,7 +160,7 @@ class Call:
 
 
 class BodyFields(Fields):
-    """The fields of a body; some of RabbitMQ's tools send numbers and booleans as strings.
+    """The fields of a body. Numbers and booleans may be strings, because some of RabbitMQ's tools send them so.
 
     Raises: OperationRefused, answered with 400.
     """
@@ -203,9 +204,9 @@ class BodyFields(Fields):
 class ApiRoute:
     """A route; GET includes HEAD.
 
-    Shapes: a word of `path` in braces matches one segment that is not empty, decoded, so %2F is part of it. `respond`
-        returns None for a change without a result; `parameters` are those allowed in the query, or None to allow any;
-        `repeats` are those that can be repeated.
+    Shapes: a word of `path` in braces matches one segment that is not empty. `respond` returns None for a change
+        without a result; `parameters` are the query parameters that are allowed, or None to allow any; `repeats` are
+        the parameters that can be repeated.
     """
 
     method: str
@@ -217,8 +218,8 @@ class ApiRoute:
 
 
 class UserAsker(Asker):
-    """A user over HTTP with AMQP permissions. `conversation` is the requester of a command line's command; a long one,
-    such as a trace, continues only while the login is valid and `recheck` raises nothing.
+    """A user who requests operations over HTTP. `conversation` is set if the command line sent the request. A long
+    command, such as a trace, ends when the login is no longer valid or `recheck` raises an error.
     """
 
     def __init__(
@@ -252,7 +253,7 @@ class UserAsker(Asker):
 
 
 def visible_vhosts(call: Call) -> list[Vhost]:
-    """Return the vhost that the path names, or all that the caller sees, by name. Raises: HttpRefused 404, 401, 503."""
+    """Return the vhost that the path names, or all vhosts that the caller sees. Raises: HttpRefused as `Call.vhost`."""
     if "vhost" in call.words:
         return [call.vhost()]
     vhosts = call.broker.administration.vhosts
@@ -260,9 +261,9 @@ def visible_vhosts(call: Call) -> list[Vhost]:
 
 
 def visible_sessions(call: Call) -> list[SessionOfConnection]:
-    """Return the logged-in connections that the caller sees: all, those of the path's vhost or user, or the one in the
-    path. Users without the tag monitoring see only their own. Source: rabbit_mgmt_util, filter_conn_ch_list.
-    Raises: HttpRefused 404, 401, 503.
+    """Return the logged-in connections that the path selects and the caller may see. Users without the tag monitoring
+    see only their own. Source: rabbit_mgmt_util, filter_conn_ch_list.
+    Raises: HttpRefused as `Call.vhost`, and 404 if the path names a connection that is not among them.
     """
     found = [session for session in call.broker.listener.sessions() if session.user is not None]
     if "vhost" in call.words:
@@ -280,7 +281,7 @@ def visible_sessions(call: Call) -> list[SessionOfConnection]:
 
 
 class Needs(Enum):
-    """The requirement of a route: tags of which a user needs one, and the reason for refusing users without them.
+    """The requirement of a route: the tags that satisfy it, and the reason given to users who have none of these.
 
     NOTHING requires no login, LOGIN any user. Source: RabbitMQ's table of management permissions, and the texts of
     rabbit_web_dispatch_access_control.
@@ -294,7 +295,7 @@ class Needs(Enum):
     ADMINISTRATOR = ("administrator", "Not administrator user")
 
     def met_by(self, user: User) -> bool:
-        """Return whether a user with these tags meets the requirement."""
+        """Return whether a user's tags meet the requirement."""
         return not self.value[0] or not set(user.tags).isdisjoint(self.value[0].split())
 
     def check(self, user: User) -> None:

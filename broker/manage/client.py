@@ -17,18 +17,18 @@ Switch = Callable[[Sequence[tuple[str, str]]], tuple[asyncio.Transport, bytes] |
 
 
 def _gone(_argument: object) -> None:
-    """Admit every request, and switch to no protocol: the client has disconnected."""
+    """Do nothing, in place of `admit` and `switch`, when a connection is no longer used for HTTP."""
 
 
 @dataclass(slots=True, eq=False)
 class ApiClient:
     """A connected client.
 
-    Shapes: `is_gone` returns, in any thread, whether the connection has ended; `last` is set if the current answer is
-        the last one; an `endless` answer is cut off when the broker stops; `fault` is the reason why the rest of a body
-        cannot be read. `admit` counts a request of a user, and raises HttpRefused when the limit is reached; `switch`
-        answers 101 with headers, and returns the transport and early input, for another protocol.
-    Units: `timeout_s` is how long the client can take to receive a piece of an answer.
+    Shapes: `is_gone` returns whether the connection has ended, and can be called in any thread; `last` is set if no
+        request follows the current one; an `endless` answer is cut off when the broker stops; `fault` is the reason why
+        the rest of a body cannot be read. `admit` counts a request of a user, and raises HttpRefused at the limit;
+        `switch` answers 101 with headers, and returns the transport and early input for another protocol.
+    Units: `timeout_s` limits how long the client can take to receive a piece of an answer.
     """
 
     peer: Peer
@@ -43,7 +43,7 @@ class ApiClient:
     _answering: asyncio.Task[Any] | None = None
 
     def begin(self) -> None:
-        """Register the running task: it is cancelled when the client disconnects."""
+        """Register the running task, which is cancelled when the client disconnects."""
         self._answering = asyncio.current_task()
 
     def end(self) -> None:
@@ -78,9 +78,9 @@ class LongAnswers:
         self._users: dict[ApiClient, str] = {}
 
     def enter(self, client: ApiClient, user: str, limit: int, refusal: str) -> None:
-        """Add a client. At the limit, disconnect the oldest client of the user with the most.
+        """Add a client. At the limit, disconnect the oldest client of the user who has the most.
 
-        Raises: HttpRefused (503) with `refusal` if that is the same user.
+        Raises: HttpRefused (503) with the text `refusal` if that user is `user`.
         """
         if len(self._users) >= limit:
             heaviest = heaviest_user(self._users.values(), user)
@@ -96,6 +96,6 @@ class LongAnswers:
 
 
 def heaviest_user(users: Iterable[T], newcomer: T) -> T:
-    """Return the user with the most entries, including one more of the newcomer; in a tie, the newcomer."""
+    """Return the user with the most entries, counting one more for the newcomer, who is preferred in a tie."""
     counts = Counter([*users, newcomer])
     return max(counts, key=lambda one: (counts[one], one == newcomer))

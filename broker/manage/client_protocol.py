@@ -1,8 +1,7 @@
 """One client's connection: uvicorn's HTTP/1.1 protocol with this broker's limits.
 
-uvicorn parses requests and runs the application. Added here are a deadline for the head of a request, counted from the
-previous answer, a limit for the size of a head, JSON answers to malformed requests, support for half-closed clients,
-and a close that does not cut off the last answer.
+uvicorn parses requests and runs the application. This module adds deadlines and limits, JSON answers to malformed
+requests, and a close that does not cut off the last answer.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 AMQP: Final = b"AMQP\x00"  # an AMQP client would wait for an answer, and the broker for the end of the line
 PIECE_BYTES: Final = 256 << 10
-UNREAD_MAX_BYTES: Final = 1 << 20  # of bodies that arrive after their answers, on one connection
+UNREAD_MAX_BYTES: Final = 1 << 20  # the size of bodies that one connection may send after their answers
 
 _log = get_logger()
 _no_log = logging.getLogger("slotmq.uvicorn")  # errors become answers or events of this broker
@@ -37,10 +36,10 @@ _no_log.disabled = True
 
 
 class LingeringTransport(asyncio.Transport):
-    """A connection's transport whose `close` first ends only the broker's side, unless it uses TLS.
+    """A transport whose `close` lets the client read the last answer.
 
-    It then waits a moment for the client to close, too, and discards input until then: when a socket with unread input
-    is closed, the kernel discards output that the client has not read yet.
+    Without TLS, `close` first ends only the broker's side. It then waits briefly for the client to close, and discards
+    input: when a socket with unread input is closed, the kernel discards output that the client has not read.
     """
 
     def __init__(self, transport: asyncio.Transport) -> None:
@@ -86,7 +85,7 @@ class LingeringTransport(asyncio.Transport):
             self._transport.close()
 
     def close_idle(self) -> None:
-        """Close a connection without a request, at once if it has no output left."""
+        """Close a connection that has no request to answer, at once if it has no output left."""
         if self._transport.get_write_buffer_size():
             self.close()
         else:
@@ -96,7 +95,7 @@ class LingeringTransport(asyncio.Transport):
         self._transport.abort()
 
     def discard(self, size_bytes: int) -> None:
-        """Discard input that arrives during the close; abort if there is too much."""
+        """Count input that is discarded during the close; abort if there is too much."""
         self._discardable_bytes -= size_bytes
         if self._discardable_bytes < 0:
             self._transport.abort()
@@ -118,9 +117,9 @@ class Places(Protocol):
 
 
 class ClientProtocol(H11Protocol):
-    """The protocol of one client. Units: `timeout_s` is the limit for the head of a request.
+    """The protocol of one client. Units: `timeout_s` limits how long the head of a request may take.
 
-    Invariant: no request is read while another one is answered, so pipelined requests fill the client's own socket.
+    Invariant: no request is read while another one is answered, so pipelined requests wait in the socket's buffers.
     """
 
     def __init__(self, config: Config, state: ServerState, timeout_s: float, places: Places) -> None:
@@ -157,7 +156,7 @@ class ClientProtocol(H11Protocol):
         self._places.leave(self)
 
     def eof_received(self) -> bool:  # type: ignore[override]
-        """Answer the last request of a client that has closed its side."""
+        """Keep the connection open if the client has closed its side and still waits for an answer."""
         if self._end.is_closing() or not self._answering or self.cycle.more_body or self.scheme == "https":
             return False
         self.last()
@@ -182,7 +181,7 @@ class ClientProtocol(H11Protocol):
         """Accept no further request: close now, or after the current answer."""
         self.client_end.accept_no_more()
         if self._answering:
-            self.cycle.keep_alive = False  # an object of uvicorn
+            self.cycle.keep_alive = False  # uvicorn has no method for this
             if self.client_end.endless:
                 self._end.abort()
         else:
@@ -192,7 +191,7 @@ class ClientProtocol(H11Protocol):
         self._end.abort()
 
     def _switch(self, headers: Sequence[tuple[str, str]]) -> tuple[asyncio.Transport, bytes] | None:
-        """Answer 101, and return the transport and early input of the client, for another protocol."""
+        """Answer 101, and return the transport and early input for another protocol, or None while closing."""
         if self._end.is_closing():
             return None
         self._cancel_deadline()
@@ -260,7 +259,7 @@ class ClientProtocol(H11Protocol):
     # -- the deadline -------------------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Set the deadline for a head or the rest of an unread body; cancel it while the application answers."""
+        """Set the deadline for the next head or the rest of a body; cancel it while the application answers."""
         if self._answering or self._end.is_closing():
             self._cancel_deadline()
         elif self.conn.trailing_data[0].startswith(AMQP):

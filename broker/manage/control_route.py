@@ -1,7 +1,7 @@
 """POST /v1/control: the protocol of the control socket over HTTP, for the command line on another machine.
 
-The body is what a client sends to the control socket: one request, then a line when it accepts messages. The end of a
-chunked body asks the broker to stop the command. The answer is what the control socket sends.
+The body is what a client would send to the control socket, and the answer is what the control socket would send back.
+The end of a chunked body stops the command.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from broker.tasks import Tasks, first_ended
 
 LINES: Final = "application/x-ndjson"
 STOP: Final = "stop"
-ACCEPTS_MAX_BYTES: Final = 1 << 16  # of the lines after a request
+ACCEPTS_MAX_BYTES: Final = 1 << 16  # the size of the lines after a request
 PIECE_BYTES: Final = 64 << 10
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -56,7 +56,7 @@ async def converse(call: Call) -> Response:
 
 
 async def _begin(call: Call, conversation: ControlConversation) -> None:
-    """Start to carry out the request. Raises: HttpRefused."""
+    """Start the requested command. Raises: HttpRefused."""
     line = await conversation.request_line(call.broker.settings().http.timeout_ms / 1000)
     try:
         fields = read_json(line) if len(line) <= SHORT else await run_in_slices(reading_json(line, OUTER_LEVELS))
@@ -78,7 +78,7 @@ async def _begin(call: Call, conversation: ControlConversation) -> None:
 
 
 def _as_user(call: Call, operation: Operation[Any]) -> Verb:
-    """Return the verb of an operation that requires the caller's permissions; the tag was already checked."""
+    """Return a verb that runs an operation if the caller's permissions allow it; the tag has been checked."""
 
     def answer(request: Request) -> Any:
         asked = read(operation.parameters, request)
@@ -94,7 +94,7 @@ def _as_user(call: Call, operation: Operation[Any]) -> Verb:
 
 
 class ControlConversation:
-    """One request and its answer, as the two ends of a pair of sockets: `theirs` is that of the control socket."""
+    """A request and its answer over a pair of sockets. The protocol of the control socket runs on the end `theirs`."""
 
     def __init__(self, request: HttpRequest, ours: Streams, theirs: Streams) -> None:
         self._request = request
@@ -129,13 +129,13 @@ class ControlConversation:
             yield piece
 
     async def end(self) -> None:
-        """Cancel the command if it still runs."""
+        """Close the sockets, and cancel the command if it still runs."""
         self._answer_writer.close()
         self._body_writer.close()
         await self._tasks.stop()
 
     async def _forward_body(self) -> None:
-        """Forward the body to the control socket, and its end (this stops the command) only if it is chunked."""
+        """Forward the body. Forward its end, which stops the command, only if the body is chunked."""
         size_bytes, last = 0, b""
         with suppress(ClientDisconnect, ConnectionError):
             async for piece in self._request.stream():
@@ -162,7 +162,7 @@ class ControlConversation:
 
 
 def _begin_stop(stop: Verb) -> Verb:
-    """Return the verb that starts to stop the broker and answers at once, because HTTP ends before the broker."""
+    """Return a verb that begins the stop of the broker and answers at once, because HTTP ends before the broker."""
 
     async def begin(request: Request) -> Mapping[str, Any]:
         await first_ended(stop(request), asyncio.sleep(0))

@@ -21,7 +21,7 @@ from broker.vhosts.broker_statistics import BrokerStatistics
 
 DELIVERIES: Final = ("deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack", "deliver_get")
 MESSAGE_STATS: Final = ("publish", "confirm", "return_unroutable", "drop_unroutable", *DELIVERIES)
-"""The counters of a channel, a vhost and the broker: fields of `MessageCounts`."""
+"""The counters of a channel, a vhost or the broker, which are fields of `MessageCounts`."""
 QUEUE_STATS: Final = ("publish", *DELIVERIES)
 EXCHANGE_STATS: Final = ("publish_in", "publish_out")
 DISK_STATS: Final = ("disk_reads", "disk_writes")
@@ -51,7 +51,7 @@ TOTAL_COUNTERS: Final = len(MESSAGE_STATS)
 
 
 def queue_key(vhost: Vhost, queue: Queue) -> Hashable:
-    """Return a key that identifies a queue among all that ever existed in a vhost."""
+    """Return a key for a queue; if the queue is deleted and declared again, its key is another one."""
     return vhost.name, queue.number
 
 
@@ -135,7 +135,7 @@ async def lengths_of(vhosts: Iterable[Vhost]) -> Lengths:
 
 @dataclass(frozen=True, slots=True)
 class BrokerTotals:
-    """Read the numbers of the whole broker."""
+    """The numbers of the whole broker."""
 
     folder: Path
     vhosts: Mapping[str, Vhost]

@@ -16,14 +16,14 @@ PIECE_BYTES: Final = 256 << 10
 
 
 class FileReads:
-    """Open and read files in threads. Raises: StoreFailed; this ends only the request."""
+    """Open and read files in threads. Raises: StoreFailed, which ends only the request."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
         self._threads = ThreadPoolExecutor(THREADS, "http")
 
     async def open(self, path: Path) -> tuple[File, int] | None:
-        """Return an open file and its length; None if it does not exist or was deleted."""
+        """Open a file, and return it with its length, or None if it does not exist."""
         opening = asyncio.get_running_loop().run_in_executor(self._threads, self._open, path)
         try:
             return await asyncio.shield(opening)
@@ -41,7 +41,7 @@ class FileReads:
         return file, file.size()
 
     async def pieces(self, file: File, at: int, end: int) -> AsyncGenerator[bytes, None]:
-        """Yield the bytes of a part of an open file. Raises: StoreFailed, also if the file has become shorter."""
+        """Yield the bytes of a part of an open file. Raises: StoreFailed, for example if the file is too short."""
         loop = asyncio.get_running_loop()
         while at < end:
             wanted = min(PIECE_BYTES, end - at)

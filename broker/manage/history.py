@@ -8,16 +8,16 @@ from itertools import islice
 from typing import Any, Final, NamedTuple
 
 AGE_MAX_S: Final = 3600
-SAMPLES_MAX: Final = 3600  # of one request
+SAMPLES_MAX: Final = 3600  # samples in one answer
 
 
 class History:
-    """The samples of the last hour: at most 7,200, because the settings allow no interval below 500 ms.
+    """The samples of the last hour.
 
-    Shapes: a sample contains one integer for each of `names`, the first `counters` of which only grow. `_ring` contains
+    Shapes: a sample contains one integer for each of `names`; the first `counters` of these only grow. `_ring` contains
         the time of each sample before its integers; `_next` is the index of the next sample to write.
     Units: times are in milliseconds since 1970.
-    Cost: one array. Objects for samples would keep whole arenas of 1 MiB for an hour after a peak of memory use.
+    Cost: one array. Sample objects would keep arenas of 1 MiB in use for an hour after a peak of memory use.
     """
 
     def __init__(self, names: Sequence[str], counters: int, interval_ms: int) -> None:
@@ -44,7 +44,7 @@ class History:
             yield (self._next - back) % count * width
 
     def _samples_at(self, places: Iterable[int]) -> list[tuple[int, list[int]]]:
-        """Return the samples at some positions with their times, in reverse order."""
+        """Return the samples at these positions with their times, in reverse order."""
         ring, names = self._ring, len(self.names)
         return [(ring[place], ring[place + 1 : place + 1 + names].tolist()) for place in places][::-1]
 
@@ -53,7 +53,7 @@ class History:
         return self._samples_at(islice(self._newest(), count))
 
     def rates(self, values: Sequence[int], at_ms: int, window_ms: int) -> list[float] | None:
-        """Return the rates of the first numbers, whose current values are `values`; None if all are 0 or unknown.
+        """Return the rates of the first numbers, given their current `values`, or None if all are 0 or unknown.
 
         Units: per second, since the newest sample that is at least `window_ms` old, or since the oldest one.
         """

@@ -28,10 +28,9 @@ _log = get_logger()
 class ManageListener:
     """The listener of one port.
 
-    A client is pending until one of its requests is admitted after a login, and again after the answer. Too many
-    pending clients displace each other, never users with requests: the oldest one of the network with the most is
-    dropped.
-    Invariant: there are at most `connections_max` pending clients, and as many clients with admitted requests.
+    A client is pending unless one of its requests has been admitted after a login and is not answered yet. There is
+    room for http.connections_max pending clients, and for as many with admitted requests, so that clients without a
+    login cannot displace users. At the limit, the oldest pending client of the network with the most is dropped.
     """
 
     def __init__(self, app: ASGIApp, settings: Settings, host: str, tls: TlsContext | None) -> None:
@@ -96,7 +95,7 @@ class ManageListener:
             return
         fresh = await self._listen()
         stale, self._servers = self._servers, fresh
-        for server in stale + ([] if self._bound else fresh):  # it has begun to stop in the meantime
+        for server in stale + ([] if self._bound else fresh):  # without sockets, the listener has begun to stop
             server.close()
 
     def refuse_new(self) -> None:
@@ -110,7 +109,7 @@ class ManageListener:
             client.last()
 
     async def close(self, timeout_s: float) -> None:
-        """Wait until all clients have their answers, and abort the connections that take too long."""
+        """Wait until all clients have their answers, then abort the connections that remain after the timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._empty.wait()
@@ -149,7 +148,7 @@ class ManageListener:
     # -- limits of clients --------------------------------------------------------------------------------------------
 
     def enter(self, client: ClientProtocol, descriptor: int) -> None:
-        """Add a new client; it or another one may be disconnected."""
+        """Add a new client; if there are too many, this client or another one is disconnected."""
         self._clients[client] = None
         self._empty.clear()
         scarce = descriptor >= self._descriptors_max
@@ -162,8 +161,8 @@ class ManageListener:
     def admit(self, client: ClientProtocol, user: str) -> None:
         """Count a request of a user who has logged in.
 
-        If there are too many, drop one of the user and network with the most: one whose answer waits for its client, or
-        else the oldest one. Raises: HttpRefused (503) instead of dropping the oldest one of the caller's own.
+        At the limit, drop a client of the user and network with the most requests: one that delays its answer, or else
+        the oldest. Raises: HttpRefused (503) if the caller has the most requests, and none of them delays its answer.
         """
         own = (user, client.network)
         if len(self._answered) >= self._limits.connections_max:
@@ -177,7 +176,7 @@ class ManageListener:
         self._answered[client] = own
 
     def release(self, client: ClientProtocol) -> None:
-        """Count a client as pending again: its request was answered."""
+        """Count a client as pending again, because its request was answered."""
         if self._answered.pop(client, None) is not None:
             self._pending.add(client, client.network)
             self._make_room()

@@ -20,14 +20,14 @@ from broker.operations.rows import Row
 PAGE_ROWS: Final = 100
 PAGE_ROWS_MAX: Final = 500
 TRUE: Final = "true"
-EXPRESSION_MAX_S: Final = 0.25  # for all names of a list: time for 100,000 names with a common expression
-SLICE_S: Final = 0.0005  # of matching, between two turns of the loop
+EXPRESSION_MAX_S: Final = 0.25  # the time for all names of a list: enough for 100,000 with a common expression
+SLICE_S: Final = 0.0005  # the time for matching in one turn of the loop
 INVALID: Final = "Pagination parameters are invalid"
-ROWS_AT_ONCE: Final = 10  # whole rows between two turns of the loop: a third of a millisecond
-BRIEF_AT_ONCE: Final = 50  # brief rows
+ROWS_AT_ONCE: Final = 10  # whole rows in one turn of the loop, which take a third of a millisecond
+BRIEF_AT_ONCE: Final = 50  # brief rows in one turn of the loop
 
 T = TypeVar("T")
-Tree = dict[str, Any]  # a column's name -> the chosen parts of its value, or None for the whole value
+Tree = dict[str, Any]  # maps a column to the chosen parts of its value, or to None for the whole value
 
 
 class NameFilter:
@@ -58,7 +58,7 @@ class NameFilter:
         return found
 
     def needs_pause(self) -> bool:
-        """Return whether the loop should do other work now, after the matches since the last pause."""
+        """Return whether matching has taken so long since the last pause that the loop should do other work."""
         if self.spent_s - self._paused_s < SLICE_S:
             return False
         self._paused_s = self.spent_s
@@ -69,8 +69,8 @@ class NameFilter:
 class PageQuery:
     """The parameters of a list.
 
-    Shapes: `page` counts from 1, or is None for the whole list; `sort` is a dotted column split at its dots, empty for
-        the default order.
+    Shapes: `page` counts from 1, or is None for the whole list; `sort` contains the words of a dotted column, or is
+        empty for the default order.
     """
 
     page: int | None
@@ -193,7 +193,7 @@ def _maker(listing: Listing[T], asked: PageQuery) -> Callable[[T], Row]:
 
 
 async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, stop: int) -> list[T]:
-    """Return the first `stop` objects in order; sorting builds the row of each once. Cost: O(n log n), in slices."""
+    """Return at least the first `stop` objects, in order. Cost: O(n log n), in slices."""
     key, at_once = _sorting(listing, asked)
     if key is None:
         return list(found)
@@ -208,7 +208,7 @@ async def _ordered(found: Sequence[T], listing: Listing[T], asked: PageQuery, st
 
 
 def _sorting(listing: Listing[T], asked: PageQuery) -> tuple[Callable[[T], Any] | None, int]:
-    """Return the function for sort keys, or None to keep the order; and how many objects to read in one turn."""
+    """Return the function for sort keys, or None to keep the order; and the number of objects to read in one turn."""
     order, path, brief = listing.order, asked.sort, listing.brief
     if not path:
         return order, OBJECTS_AT_ONCE
@@ -228,7 +228,7 @@ def row_answer(call: Call, row: Row) -> Response:
 
 
 async def small_list(call: Call, rows: Sequence[dict[str, Any]], *order: str) -> Response:
-    """Answer with rows, sorted by the columns of `order`; the parameter `name` filters by the first of them."""
+    """Answer with rows, sorted by the columns `order`; the parameter `name` filters by the first of these columns."""
     return await listed(
         call.query,
         Listing(

@@ -51,9 +51,9 @@ class HttpLogin:
         self.sessions = sessions
 
     async def caller(self, headers: Headers, client: ApiClient) -> LoggedIn:
-        """Return the user who sent a request.
+        """Authenticate the caller of a request.
 
-        Raises: HttpRefused (401). It states only reasons meant for clients; the log states why a login was refused.
+        Raises: HttpRefused (401), which may hide the reason from the client; the log contains it.
         """
         header = headers.get("authorization")
         if header is None:
@@ -66,7 +66,7 @@ class HttpLogin:
         return LoggedIn(user, lambda: same_login(user, self._logins.users.get(user.name)))
 
     async def check(self, name: str, password: bytes, headers: Headers, client: ApiClient) -> User:
-        """Return the user with a name and password. If the client has disconnected, this may wait until cancelled.
+        """Return the user with a name and password. If the client disconnects, this may wait until it is cancelled.
 
         Raises: HttpRefused (401).
         """
@@ -92,9 +92,9 @@ class HttpLogin:
 
 
 def refused(headers: Headers, reason: str, *, shown: str = "") -> HttpRefused:
-    """Return a 401; `shown` is the reason that clients get under /api.
+    """Return a 401 refusal; `shown` is the reason that clients get under /api.
 
-    Requests from the page get a 401 without a challenge, so that the browser does not show its own password dialog.
+    For requests from the page it contains no challenge, so that the browser does not show its own password dialog.
     """
     from_page = headers.get("x-requested-with") == PAGE or headers.get("sec-fetch-dest", "document") != "document"
     return HttpRefused(401, reason, headers=() if from_page else CHALLENGE, shown=shown or "Login failed")
@@ -114,7 +114,7 @@ def token_of(headers: Headers) -> str | None:
 
 
 def credentials_of(header: str) -> tuple[str, bytes] | None:
-    """Return the name and password in an Authorization header, or None if it has none. Source: RFC 7617."""
+    """Return the name and password in an Authorization header, or None if it contains none. Source: RFC 7617."""
     scheme, _, token = header.partition(" ")
     if scheme.lower() != "basic":
         return None
@@ -136,8 +136,8 @@ class LoginSession(NamedTuple):
 class LoginSessions:
     """The sessions, by the digest of their token.
 
-    Invariant: a session ends when the password or the tags of its user change, after http.session_ms, and after
-        http.session_idle_ms without a request. At a limit, a new session replaces the one looked up least recently.
+    Invariant: a session ends when its user is deleted or gets another password or other tags, after http.session_ms,
+        and after http.session_idle_ms without a request. At a limit, a new session replaces an old one.
     """
 
     def __init__(self, users: Users, limits: Callable[[], Http], clock: Callable[[], float] = time.monotonic) -> None:

@@ -22,10 +22,10 @@ from broker.vhosts.broker_statistics import BrokerStatistics
 class ManagedBroker(OperatedBroker):
     """The parts of a broker, including those that only HTTP needs.
 
-    Shapes: `settings` returns those in force; `verbs` are those of the control socket, by name; `unready` returns the
-        reasons why the broker is not ready, `down` the vhosts that are down; `ports` returns the HTTP ports by name,
-        such as http_port, or None for one that is not open; `reads` reads files for clients. `streams` are those of
-        /api/live, at most http.streams_max, and `conversations` the commands over HTTP.
+    Shapes: `settings` returns the current settings; `verbs` are the verbs of the control socket, by name; `unready`
+        returns the reasons why the broker is not ready, and `down` the vhosts that are down; `ports` returns the HTTP
+        ports by names such as http_port, each None if it is not open; `reads` reads files for clients. `streams` are
+        the answers of /api/live, and `conversations` the commands that run over HTTP.
     """
 
     settings: Callable[[], Settings]

@@ -24,8 +24,8 @@ LOCAL: Final = "localhost"
 
 
 def check_host(headers: Headers, peer: Peer, hosts: Collection[str]) -> None:
-    """Refuse a host name that may belong to another site, in a request from this machine. An address is allowed, as it
-    is not the name of a site; `hosts` are the names in the settings. Raises: HttpRefused (421).
+    """Refuse a request from this machine if its Host may be the name of another site. `hosts` are further names of this
+    machine. Raises: HttpRefused (421).
     """
     if not is_loopback(peer.address):
         return
@@ -55,7 +55,7 @@ def check_page(headers: Headers) -> None:
 
 
 def host_and_port(headers: Headers) -> tuple[str, str]:
-    """Return the name and port of the Host header in lower case, empty if missing. If malformed, it is the name."""
+    """Return the name and port in the Host header, each empty if missing. A malformed header is returned as a name."""
     found = HOST.fullmatch(headers.get("host", "").strip().lower())
     if found is None:
         return headers.get("host", "?")[:255], ""
@@ -63,7 +63,7 @@ def host_and_port(headers: Headers) -> tuple[str, str]:
 
 
 def is_own_name(name: str) -> bool:
-    """Return whether a name is always one of this machine."""
+    """Return whether a host name is localhost or the name of this machine."""
     own = socket.gethostname().lower()
     return name == LOCAL or name.endswith(f".{LOCAL}") or name in (own, own.partition(".")[0])
 

@@ -1,4 +1,4 @@
-"""Liveness and readiness probes: they need no login and are answered during the recovery, too."""
+"""Liveness and readiness probes, which need no login and are also answered during the recovery."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ async def alive(_call: Call) -> Response:
 
 
 async def ready(call: Call) -> Response:
-    """Answer the readiness probe, without details because the client has no login."""
+    """Answer the readiness probe."""
     status = call.query.get("unready", "503")
     if status not in UNREADY:
         raise bad_request(f"unready should be one of {', '.join(UNREADY)}")

@@ -30,7 +30,7 @@ ERRORS: Final = {
     505: "version_not_supported",
 }
 RABBITMQ_ERRORS: Final = {**ERRORS, 401: "not_authorised", 403: "not_authorised", 404: "Object Not Found"}
-"""The names under /api, where RabbitMQ's tools read them."""
+"""The error names under /api, which RabbitMQ's tools read."""
 
 ACCESS_REFUSED: Final = 403  # AMQP's reply code
 STATUS_OF_CODE: Final = {403: 401, 404: 404, 530: 401}
@@ -40,9 +40,9 @@ STATUS_OF_CODE: Final = {403: 401, 404: 404, 530: 401}
 class HttpRefused(Exception):
     """A request cannot be carried out.
 
-    Shapes: `error` replaces the default name for the status; `headers` are those that the status requires (Allow,
-        WWW-Authenticate); `fatal` if nothing more can be read from the connection; `shown` is the reason for a refused
-        login under /api. Source: RabbitMQ's rabbit_web_dispatch_access_control; a missing tag has another name.
+    Shapes: `error` replaces the default error name of the status; `headers` are the headers that the status requires;
+        `fatal` closes the connection after the answer; `shown` is the reason that a refused login gets under /api.
+    Source: RabbitMQ's rabbit_web_dispatch_access_control, for the error name of a refused login.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class HttpRefused(Exception):
         self._shown = shown
 
     def fields(self, *, rabbitmq: bool = False) -> dict[str, str]:
-        """Return the JSON object for the client, with RabbitMQ's error names if `rabbitmq`."""
+        """Return the JSON object for the client; `rabbitmq` selects RabbitMQ's error names."""
         if rabbitmq and self._shown:
             return {"error": "not_authorized", "reason": self._shown}
         errors = RABBITMQ_ERRORS if rabbitmq else ERRORS
@@ -87,9 +87,9 @@ def not_authorised(reason: str) -> HttpRefused:
 
 
 def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
-    """Return the refusal for an error of the broker, or None for an unexpected one.
+    """Return the refusal for an error of the broker, or None for an unexpected error.
 
-    Errors without a status of their own are RabbitMQ's under /api; elsewhere, a missing permission is 403, others 409.
+    `rabbitmq` selects the statuses of RabbitMQ's API.
     """
     if isinstance(error, HttpRefused):
         return error
@@ -108,6 +108,6 @@ def refusal_of(error: Exception, *, rabbitmq: bool) -> HttpRefused | None:
     if isinstance(error, ProtocolError):
         status = STATUS_OF_CODE.get(error.reply_code, 400)
         if status == 404:
-            return HttpRefused(status, error.reply_text, "not_found")  # an unknown path has another name
+            return HttpRefused(status, error.reply_text, "not_found")  # an unknown path has another error name
         return HttpRefused(status, error.reply_text if status != 400 else f"{error.reply_code} {error.reply_text}")
     return bad_request(str(error))

@@ -1,4 +1,4 @@
-"""Parse the target of a request: the words between its slashes, and its query."""
+"""Parse the target of a request: the words of its path, and its query."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ PARAMETERS_MAX: Final = 64
 
 def path_words(raw_path: bytes) -> tuple[str, ...]:
     """Return the words of a path, each decoded separately, so that %2F is part of a word. Under /api a trailing slash
-    is ignored, as in RabbitMQ: Flower and others send it. Raises: HttpRefused.
+    is ignored, because clients such as Flower send it. Raises: HttpRefused.
     """
     text = raw_path.decode("latin-1")
     try:
-        path = text if text.startswith("/") else urlsplit(text).path or "/"  # the client of a proxy sends a whole URL
+        path = text if text.startswith("/") else urlsplit(text).path or "/"  # clients of a proxy send a whole URL
         words = [unquote_to_bytes(word).decode() for word in path.split("/")[1:]]
     except ValueError:
         raise bad_request("the target of the request cannot be read") from None
@@ -28,7 +28,7 @@ def path_words(raw_path: bytes) -> tuple[str, ...]:
 
 
 def query_of(octets: bytes, repeats: Collection[str] = ()) -> Mapping[str, str]:
-    """Return the parameters of a query. Only those in `repeats` may be repeated, and the last one counts.
+    """Return the parameters of a query. Only the names in `repeats` may be repeated, and the last value is returned.
 
     Raises: HttpRefused.
     """
@@ -58,7 +58,7 @@ def check_parameters(query: Mapping[str, str], known: Collection[str]) -> None:
 
 
 def integer(name: str, text: str, high: int = LARGEST) -> int:
-    """Return a parameter as an integer. Raises: HttpRefused."""
+    """Return a parameter as an integer from 0 to `high`. Raises: HttpRefused."""
     if not (text.isascii() and text.isdigit() and len(text) <= len(str(high)) and int(text) <= high):
         raise bad_request(f"'{name}' should be an integer from 0 to {high}")
     return int(text)

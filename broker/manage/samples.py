@@ -1,7 +1,7 @@
 """Samples of the broker's numbers, and rates of counters.
 
-The last hour of the broker's totals is always kept (see `History`), that of an object only while it is requested. Rates
-are measured between requests of the API: without requests, nothing is measured.
+The last hour of the broker's totals is always kept (see `History`). Samples of an object such as a queue are taken only
+while clients request them. Rates are measured between requests of the API.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from broker.operations.rows import Row
 from broker.tasks import Tasks
 
 WATCHED_MAX: Final = 50  # objects with a history
-UNWATCHED_S: Final = 600.0  # without a request, after which a history is dropped
-FORGET_S: Final = 600.0  # without a request, after which an object's readings are dropped
+UNWATCHED_S: Final = 600.0  # a history is dropped after this time without a request
+FORGET_S: Final = 600.0  # an object's readings are dropped after this time without a request
 COUNTERS_MAX: Final = 100_000  # objects whose last readings are kept
 SWEPT_AT_ONCE: Final = 500
 
@@ -27,7 +27,7 @@ Read = Callable[[], "Sequence[int] | None"]
 
 
 class Watched(NamedTuple):
-    """The history of one object, such as a queue. `read` returns its current numbers, None if it was deleted."""
+    """The history of an object. `read` returns its current numbers, or None if the object was deleted."""
 
     history: History
     read: Read
@@ -38,7 +38,7 @@ class Samples:
     """Take samples of the totals and of all watched objects at an interval.
 
     Shapes: `totals` is the history of the whole broker; `rates` measures rates between requests of the API.
-    Invariant: one sampling at a time; at most WATCHED_MAX objects have a history, the most recently requested ones.
+    Invariant: at most WATCHED_MAX objects have a history, those requested most recently.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Samples:
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """`names` are those of the numbers that `read_totals` returns; the first `counters` of them only grow."""
+        """`names` name the numbers that `read_totals` returns; the first `counters` of these only grow."""
         self._interval_ms = interval_ms
         self._read_totals = read_totals
         self._clock = clock
@@ -112,8 +112,8 @@ class Samples:
 class Sampled:
     """An object whose history begins when its samples are first requested.
 
-    Shapes: `names` are those of the numbers that `read` returns, the first `counters` of which only grow; `key`
-        identifies the object among all others.
+    Shapes: `names` name the numbers that `read` returns; the first `counters` of these only grow. `key` identifies the
+        object.
     """
 
     key: Hashable
@@ -132,9 +132,9 @@ class Sampled:
 
 
 class Reading:
-    """Two readings of an object's counters, at least an interval apart, and when the counters last changed.
+    """The last two readings of an object's counters, and the time at which a change was last found.
 
-    Units: times are in seconds; `changed_s` is of the wall clock.
+    Units: times are in seconds; `changed_s` is on the wall clock.
     """
 
     __slots__ = ("at_s", "before", "before_s", "changed_s", "counts")
@@ -145,7 +145,7 @@ class Reading:
         self.changed_s = changed_s
 
     def read(self, counts: Sequence[int], now_s: float, wall_s: float, interval_s: float) -> None:
-        """Compare the current counters; they become the next reading if the last one is an interval old."""
+        """Compare the current counters with the last reading. Begin a new reading if that one is an interval old."""
         if counts != self.counts:
             self.changed_s = wall_s
         if now_s - self.at_s >= interval_s:
@@ -156,9 +156,8 @@ class Reading:
 class RequestedRates:
     """Measure rates of objects between requests.
 
-    A rate is measured since a reading that is one to two intervals old if requests are that frequent, otherwise since
-    the last one. The first request does not get rates.
-    Invariant: at most COUNTERS_MAX readings are kept, each for FORGET_S after its last request.
+    A rate is measured since an earlier reading, so the first request does not get rates.
+    Invariant: readings of at most COUNTERS_MAX objects are kept.
     """
 
     def __init__(
@@ -174,9 +173,9 @@ class RequestedRates:
         return len(self._readings)
 
     def of(self, key: Hashable, counts: Sequence[int], counters: int) -> list[float] | None:
-        """Return the rates of an object's numbers, now `counts`; None if all rates are 0 or unknown.
+        """Return the rates of an object's numbers, given their current `counts`, or None if all are 0 or unknown.
 
-        The first `counters` of them fall only if another object has the key now; the others may fall.
+        If one of the first `counters` numbers has fallen, the key belongs to a new object, whose rates begin anew.
         Units: per second.
         """
         now_s = self._clock()
@@ -194,7 +193,7 @@ class RequestedRates:
         return [round((count - earlier) / window_s, 2) for count, earlier in zip(counts, before, strict=True)]
 
     def idle_since(self, key: Hashable) -> dict[str, str]:
-        """Return the column with the time at which a reading last found changed counters, or no column."""
+        """Return the column with the time at which a change was last found, or no column if there is no reading."""
         known = self._readings.get(key)
         at = None if known is None else datetime.fromtimestamp(known.changed_s, UTC)
         return {} if at is None else {"idle_since": at.isoformat(timespec="milliseconds")}

@@ -27,11 +27,11 @@ from broker.taps.slot_snapshots import Snapshot, is_private
 ONE_RANGE: Final = re.compile(r"bytes=[ \t]*(\d{0,19})-(\d{0,19})[ \t]*")
 BYTES: Final = "application/octet-stream"
 LIMIT_MAX: Final = 10_000
-SNAPSHOTS_MAX: Final = 64  # at a time: each is a copy of a queue on disk
+SNAPSHOTS_MAX: Final = 64  # at a time, because each is a copy of a queue on disk
 
 
 async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], crc: int) -> Response | None:
-    """Return the answer to a GET of a file with this checksum; None if the file is gone and the client has no copy.
+    """Return the answer to a GET of a file with this checksum, or None if neither the broker nor the client has it.
 
     Raises: HttpRefused (416); StoreFailed.
     """
@@ -57,10 +57,10 @@ async def file_answer(reads: FileReads, path: Path, headers: Mapping[str, str], 
 
 
 def asked_bytes(headers: Mapping[str, str], size_bytes: int, etag: str) -> tuple[int, int] | None:
-    """Return the offset of the first requested byte and the offset after the last; None for the whole file.
+    """Return the offset of the first requested byte and the offset after the last, or None for the whole file.
 
-    Several ranges, another unit, an invalid header and a changed file get the whole file, as in RFC 9110.
-    Raises: HttpRefused (416) for a range that begins after the last byte.
+    The whole file is also returned for a header that RFC 9110 allows a server to ignore.
+    Raises: HttpRefused (416) for a range without any byte of the file.
     """
     found = ONE_RANGE.fullmatch(headers.get("range", ""))
     if found is None or headers.get("if-range", etag) != etag:
@@ -101,17 +101,17 @@ async def store(call: Call) -> Response:
 
 
 async def seals(call: Call) -> Response:
-    """List the slot files after a seal, of the taps that the user may read, and the gaps among them.
+    """List the slot files after a seal, and the gaps among them, for the taps that the user may read.
 
     "partial" means that there are taps that the user may not read.
-    Invariant: with "more": false, every such seal up to "last_seal" is listed or among the gaps.
+    Invariant: with "more": false, every seal of these taps up to "last_seal" is in the answer, as a file or as removed.
     """
     after = integer("after", call.query.get("after", "0"))
     limit = integer("limit", call.query.get("limit", "1000"), LIMIT_MAX)
     visible = _visible(call)
     view = call.broker.taps.view
     starts = view.starts.rows()
-    last = view.last_seal  # read first: slots sealed in the meantime may not be listed
+    last = view.last_seal  # read first, because slots sealed in the meantime may not be listed
     rows: list[dict[str, Any]] = []
     at, more, complete = after, False, False
     while not (complete or more):
@@ -209,7 +209,7 @@ async def set_cursor(call: Call) -> None:
 
 
 async def remove_cursor(call: Call) -> None:
-    """Remove a cursor; files are no longer kept for it."""
+    """Remove a cursor; slot files are no longer kept for it."""
     query = call.query
     if "tap" not in query:
         raise bad_request("the parameter 'tap' is missing")
@@ -233,7 +233,7 @@ def tap_row(call: Call, vhost: str, tap: str) -> dict[str, Any]:
 
 
 async def take(call: Call) -> Response:
-    """Take a snapshot and list its files."""
+    """Take a snapshot of a queue and list its files."""
     fields = await call.fields(("vhost", "queue"))
     vhost, queue = fields.text("vhost", "/"), fields.text("queue")
     _check_queue(call, vhost, queue)

@@ -1,6 +1,6 @@
 """MQTT over WebSocket: the route /mqtt, and the layer of frames between a client's socket and the broker's transport.
 
-A frame need not contain one packet: MQTT reads the concatenated payloads. Source: RFC 6455; MQTT 5, section 6.
+Frames and MQTT packets need not coincide: MQTT reads the concatenated payloads. Source: RFC 6455; MQTT 5, section 6.
 """
 
 from __future__ import annotations
@@ -36,14 +36,13 @@ _log = get_logger()
 
 
 class WebSocket(LingeringTransport):
-    """The transport of a WebSocket client for the broker, and the protocol of the client's socket.
+    """The broker's transport to a WebSocket client, and the protocol of the client's socket.
 
-    The payloads of each read are passed on together, so MQTT's limits apply to them. Only the last ping is answered,
-    and only while the client reads.
+    Only the latest ping is answered, and only while the client reads.
     """
 
     def __init__(self, transport: asyncio.Transport, client: asyncio.Protocol, origin: str) -> None:
-        """`origin` is that of a page of another site, else empty."""
+        """`origin` is the origin of another site's page, or empty."""
         super().__init__(transport)
         self._client = client
         self._origin = origin
@@ -56,7 +55,7 @@ class WebSocket(LingeringTransport):
     # -- callbacks of the loop ----------------------------------------------------------------------------------------
 
     def begin(self, data: bytes) -> None:
-        """Serve the client; it has sent `data` after its request."""
+        """Serve the client, which has sent `data` after its request."""
         protocol: Any = self
         self._transport.set_protocol(protocol)
         self._client.connection_made(self)
@@ -115,7 +114,7 @@ class WebSocket(LingeringTransport):
         return self._client.eof_received()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """End the session, and drop the reference to the broker's transport: that transport refers to this object."""
+        """End the session, and drop the reference to the broker's transport to avoid a reference cycle."""
         self.forget()
         client, self._client = self._client, NOBODY
         client.connection_lost(error)
@@ -156,7 +155,7 @@ class WebSocket(LingeringTransport):
         self._transport.pause_reading()
 
     def resume_reading(self) -> None:
-        """Resume reading in the next turn of the loop, as a socket does, starting with the remaining frames."""
+        """Resume reading in the next turn of the loop, beginning with the remaining frames."""
         self._reads = True
         self._read_soon()
 
@@ -172,7 +171,7 @@ class WebSocket(LingeringTransport):
 
 
 class Upgrade(Response):
-    """The answer 101, after which the connection carries MQTT."""
+    """The answer 101, after which the connection is used for MQTT."""
 
     def __init__(self, client: ApiClient, headers: Headers, new_protocol: Callable[[], asyncio.Protocol]) -> None:
         super().__init__(status_code=101)

@@ -1,4 +1,4 @@
-"""Cursors: the last seal that each named reader of a tap has passed; and the error for refused requests."""
+"""Cursors: the last seal that each named reader of a tap has passed."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Cursors:
         user: str | None = None,
     ) -> None:
         """Record that a reader has passed a seal, creating its cursor if necessary. Only `reset` moves a cursor back.
-        Shapes: a new cursor belongs to its `maker`; if `user` is given, the cursor belongs to that user afterwards.
-            `incarnation` is that of the start that wrote the seal; a seal of another history is refused.
+        Shapes: a new cursor belongs to its `maker`; `user`, if given, becomes the owner of the cursor. `incarnation`
+            identifies the start of the broker that wrote the seal; a seal of another history is refused.
         """
         check_cursor_name(name)
         view = self._folder.view
@@ -82,7 +82,7 @@ class Cursors:
             await self._put(name, vhost, tap, seal if moves else known.seal, owner)
 
     async def _create(self, name: str, vhost: str, tap: str, seal: int, maker: str, user: str) -> None:
-        """Create a cursor, unless its maker or the broker has too many, including those being created."""
+        """Create a cursor, unless its maker or the broker has too many. Raises: TapRefused."""
         users = [cursor.user for cursor in self._folder.view.cursors] + self._begun
         limit = self._settings().taps.cursors_user_max
         if maker and users.count(maker) >= limit:
@@ -96,14 +96,14 @@ class Cursors:
             self._begun.remove(user)
 
     async def begin(self, name: str, vhost: str, tap: str) -> None:
-        """Create a cursor that has passed no slot file of a tap, unless the cursor exists."""
+        """Create a cursor before the first slot file of a tap, unless the cursor exists."""
         view = self._folder.view
         if view.cursor(name, vhost, tap) is None:
             seals = view.of_tap(vhost, tap)
             await self._put(name, vhost, tap, seals[0].seal - 1 if seals else view.last_seal, "")
 
     async def remove(self, name: str, vhost: str, tap: str) -> None:
-        """Remove a cursor, so that no slot file waits for it any longer."""
+        """Remove a cursor; slot files are no longer kept for it."""
         if self._folder.view.cursor(name, vhost, tap) is None:
             raise TapRefused(f"no cursor '{name}' of tap '{tap}' in vhost '{vhost}'")
         await self._writer.in_thread(partial(self._folder.log.remove_cursor, name, vhost, tap))
@@ -122,6 +122,6 @@ class Cursors:
 
 
 def check_cursor_name(name: str) -> None:
-    """Refuse a name that cannot be printed on a line. Raises: TapRefused."""
+    """Refuse a name that is empty, too long or not printable. Raises: TapRefused."""
     if not name or not name.isprintable() or not is_short_text(name):
         raise TapRefused(f"a cursor's name has 1 to {SHORT_STRING_MAX_BYTES} bytes, all of them printable")

@@ -19,7 +19,7 @@ TapKey = tuple[str, str]  # vhost and tap
 
 
 class Cap(NamedTuple):
-    """The limits of a tap: the size of all its slot files, and the age of the last message of a file."""
+    """The limits on the slot files of a tap: the size of all files, and the age of a file's last message."""
 
     max_bytes: int
     max_age_ms: int
@@ -27,13 +27,13 @@ class Cap(NamedTuple):
 
 UNBOUNDED: Final = Cap(1 << 62, 1 << 62)
 INTERVAL_S: Final = 10.0
-FIRST_S: Final = 1.0  # after the start
+FIRST_S: Final = 1.0  # the time before the first run
 
 _log = get_logger()
 
 
 class Retention:
-    """Remove slot files and snapshots every ten seconds."""
+    """Remove slot files and snapshots that need not be kept any longer, every ten seconds."""
 
     def __init__(
         self, vhosts: Vhosts, writer: SlotWriter, snapshots: Snapshots, fail: Callable[[BaseException], None]
@@ -89,7 +89,7 @@ class Retention:
 
     @property
     def _caps(self) -> dict[TapKey, Cap]:
-        offline = self._vhosts.offline  # vhosts whose taps are not known, nor their caps
+        offline = self._vhosts.offline  # the taps of these vhosts are not known, so no cap applies to them
         seals = self._folder.view.seals
         unbounded = {(seal.vhost, seal.queue): UNBOUNDED for seal in seals if seal.vhost in offline}
         return unbounded | {
@@ -100,8 +100,8 @@ class Retention:
 
 
 class Deletions(NamedTuple):
-    """The slot files to remove, in the order of their seals. Shapes: every cursor has passed those in ``passed``; those
-    in ``forced`` exceed a cap, and the name of the cap is the reason of their gap.
+    """The slot files to remove, in the order of their seals. Shapes: all cursors have passed the files in `passed`; the
+    files in `forced` exceed a cap, which is named as the reason for their gaps.
     """
 
     passed: list[Seal]
@@ -109,11 +109,11 @@ class Deletions(NamedTuple):
 
 
 def plan_deletions(view: SealView, caps: Mapping[TapKey, Cap], default: Cap, now_ms: int) -> Deletions:
-    """Return the slot files to remove now; a tap without a cap of its own has the default cap.
+    """Return the slot files to remove now; a tap that is not in `caps` has the default cap.
 
     Units: `now_ms` is on the broker's clock.
-    Shapes: for each queue its oldest files, as `SlotFolder.remove` requires.
-    Invariant: unless a cap is exceeded, a file stays until its tap has cursors, and all have passed the file.
+    Shapes: the files of each queue are its oldest ones, as `SlotFolder.remove` requires.
+    Invariant: unless a cap is exceeded, a file stays until its tap has cursors and all of them have passed the file.
     Cost: O(seals and cursors), and a sort of the files to remove.
     """
     passed: list[Seal] = []

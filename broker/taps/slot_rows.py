@@ -1,4 +1,4 @@
-"""The rows of one slot file: messages of a level are chosen on the loop, then read and copied in a thread."""
+"""The rows of one slot file. Messages of a level are chosen on the loop, then read and copied in a thread."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from broker.store.store import VhostStore
 if TYPE_CHECKING:
     from broker.slot_files.slot_file_writer import SlotFileWriter
 
-ROWS_AT_ONCE: Final = 200  # half a millisecond; then other threads may run
+ROWS_AT_ONCE: Final = 200  # rows copied before other threads may run: half a millisecond
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Messages of one slot for a slot file. Shapes: `messages` is None for a slot on disk; then `segments` are
+    """Messages of one slot for a slot file. Shapes: `messages` is None if the slot is on disk; its `segments` are then
     pinned until `unpin`. `end` is the id after the range of the piece; messages missing from the range are settled.
     """
 
@@ -44,11 +44,11 @@ def gather(
     bytes_max: int,
     mark_redelivered: bool = True,
 ) -> list[Piece]:
-    """Return the first unsettled messages of a level's slots, at most `rows_max`. Stop after the slot that reaches
-    `bytes_max`.
+    """Return up to `rows_max` unsettled messages of a level, from slots up to the one that reaches `bytes_max`.
+
     Shapes: `firsts` are the first ids of the slots; deleted slots are skipped. Message ids are above <= id < below.
-    Units: `bytes_max` limits headers and bodies, estimated from each slot's memory charge, resident or not.
-    Cost: O(slots), and a copy of the references to resident messages.
+    Units: `bytes_max` limits the estimated size of headers and bodies.
+    Cost: O(slots), and a copy of the references to the returned messages.
     """
     pieces: list[Piece] = []
     rows = size_bytes = 0
@@ -88,17 +88,17 @@ def copy_pieces(
     bytes_max: int,
     ahead_ms: int,
 ) -> tuple[SlotFileWriter | None, int]:
-    """Write the messages of the pieces into one slot file, until it has `bytes_max`. *Blocking.*
+    """Write the messages of the pieces into one slot file, up to about `bytes_max`. *Blocking.*
 
-    `begin` creates the file for a first message id. Rows have the time of day: the broker's clock minus `ahead_ms`.
-    Return the complete file, or None if no message could be read (as logged), and the id before which all is written.
+    Return the complete file, or None if no message could be read, and the id at which to continue with the next file.
+    `begin` creates a file for a first message id. Rows contain the time of day, the broker's clock less `ahead_ms`.
     Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
     file = begin(pieces[0].slot.first + pieces[0].indexes[0])
     try:
         end = _copy(store, number, pieces, file, bytes_max, ahead_ms)
         if file.rows:
-            file.complete(end)  # here StoreFailed from a full disk can be retried; from `finish`, it ends the broker
+            file.complete(end)  # a full disk is found here and can be retried; in `finish`, it would end the broker
     except BaseException:
         file.abandon()
         raise
@@ -117,7 +117,7 @@ def _copy(
     for piece in pieces:
         first, redelivered = piece.slot.first, piece.redelivered
         for index, message in zip(piece.indexes, _contents(store, number, piece), strict=True):
-            if message is None:  # it could not be read, which was logged
+            if message is None:  # the message could not be read, which was logged
                 continue
             if file.size_bytes >= bytes_max and file.rows:
                 return end

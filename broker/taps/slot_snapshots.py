@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One snapshot; `private` as in `is_private`. `owner` is the user who created it over HTTP, or "".
+    """A snapshot. `private` is what `is_private` returned; `owner` is the user who created it over HTTP, or "".
 
-    Units: `until_ms` is its end on the broker's clock.
+    Units: `until_ms` is the time at which it expires, on the broker's clock.
     """
 
     id: str
@@ -52,7 +52,7 @@ class Snapshot:
 
     @property
     def bytes(self) -> int:
-        """The size of its files."""
+        """The size of the files."""
         return sum([file.bytes for file in self.files])
 
     def to_json(self) -> dict[str, Any]:
@@ -70,7 +70,7 @@ class Taking:
     bytes: int = 0
 
     def share(self, share_bytes: int) -> None:
-        """Limit the size by the share of the disk available to users."""
+        """Set the limit on the snapshots of all users."""
         self.share_bytes = share_bytes
 
     def add(self, size_bytes: int) -> None:
@@ -81,9 +81,8 @@ class Taking:
 class Snapshots(Mapping[str, Snapshot]):
     """The snapshots of a broker by id.
 
-    A user with too many or too large snapshots affects no other user: the user's oldest snapshots are removed, or the
-    new one is refused. All users have a bounded share of the disk, and each must leave as much of it free as the user's
-    snapshots take.
+    At a limit, the oldest snapshots of the same user are removed, or the new one is refused. All users share a part of
+    the disk, and a user's snapshots may fill no more of it than those of all users leave free.
     """
 
     def __init__(self, vhosts: Vhosts, writer: SlotWriter) -> None:
@@ -112,11 +111,11 @@ class Snapshots(Mapping[str, Snapshot]):
         return self._folder.snapshots.path(snapshot, n)
 
     async def take(self, vhost: str, name: str, owner: str = "") -> dict[str, Any]:
-        """Return a snapshot of the ready and unacked messages of a queue, as the list of its slot files.
+        """Take a snapshot of the ready and unacked messages of a queue, and return its fields for a reader.
 
-        A message settled in the meantime may or may not be in it; one published in the meantime is not. `owner` is the
-        user who requests it over HTTP, for whose limits it counts.
-        Raises: TapRefused; the error that ended the broker.
+        A message settled in the meantime may be missing; one published in the meantime is not included. `owner` is the
+        user who requests the snapshot over HTTP, and whose limits apply.
+        Raises: TapRefused, or the error that ended the broker.
         Cost: the messages of one slot file in memory at a time.
         """
         if self._settings().cluster.is_on:
@@ -173,7 +172,7 @@ class Snapshots(Mapping[str, Snapshot]):
         return [one for one in found if one.owner]
 
     async def _make_room(self, taking: Taking, more_bytes: int) -> None:
-        """Remove old snapshots of a user until a snapshot in progress may grow. Raises: TapRefused."""
+        """Remove old snapshots of a user until a snapshot in progress can grow. Raises: TapRefused."""
         owner, share_bytes = taking.owner, taking.share_bytes
         while owner:
             own_bytes = sum([one.bytes for one in self._of(owner)]) + more_bytes
@@ -186,7 +185,7 @@ class Snapshots(Mapping[str, Snapshot]):
             )  # fmt: skip
 
     async def _drop_oldest(self, owner: str, refusal: str) -> None:
-        """Remove the oldest snapshot of a user. Raises: TapRefused with `refusal` as its text if there is none."""
+        """Remove the oldest snapshot of a user. Raises: TapRefused with the text `refusal` if there is none."""
         oldest = next((one.id for one in self._by_id.values() if one.owner == owner), None)
         if oldest is None:
             raise TapRefused(refusal)
@@ -214,7 +213,7 @@ class Snapshots(Mapping[str, Snapshot]):
         files: list[SnapshotSlot],
         taking: Taking,
     ) -> None:
-        """Write the files of one level."""
+        """Copy the messages of one level into files."""
         above = 0
         while above < below:
             start = max(bisect_right(firsts, above) - 1, 0)
@@ -247,7 +246,7 @@ class Snapshots(Mapping[str, Snapshot]):
     def _writing(
         self, engine: Engine, level: Level, pieces: list[Piece], snapshot: str, n: int
     ) -> Callable[[], tuple[SnapshotSlot | None, int]]:
-        """Return a *blocking* function that writes one file, and returns it and the id after its last message."""
+        """Return a *blocking* function that writes one file; it returns the file and the id at which to continue."""
         folder, name, queue = self._folder.snapshots, engine.vhost.name, level.queue.name
         store, number, bytes_max = engine.store, level.number, self._settings().taps.window_bytes
         keep_free_bytes, ahead_ms = self._settings().store.disk_free_min_bytes, self._clock.ahead_ms
@@ -267,5 +266,5 @@ class Snapshots(Mapping[str, Snapshot]):
 
 
 def is_private(queue: Queue) -> bool:
-    """Return whether clients may not read a queue, or only the connection that owns it."""
+    """Return whether no client may read a queue, or only the connection that owns it."""
     return queue.exclusive_owner is not None or (queue.is_internal and not isinstance(queue, TapQueue))

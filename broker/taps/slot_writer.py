@@ -1,8 +1,8 @@
 """The slot writer: one task and one thread that move the messages of taps into slot files.
 
 The loop chooses the messages of a file, and the vhost's log is synced before the file is written. The messages are
-settled in the tap's queue once the file and its line in the seal log are on disk. After a crash in between they are in
-both, and `Engine.restore` settles them: the seal log records the last id of all slot files, even of removed ones.
+settled in the tap's queue once the file and its line in the seal log are on disk. After a crash in between, they are in
+the queue and in the file, and `Engine.restore` settles them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from broker.tasks import Tasks
 
 _log = get_logger()
 
-RETRY_S: Final = 2.0  # before a retry, if a file could not be written
-SLOTS_AT_ONCE: Final = 4  # settled per turn of the loop: under a millisecond
+RETRY_S: Final = 2.0  # the time before a retry, if a file could not be written
+SLOTS_AT_ONCE: Final = 4  # slots settled in one turn of the loop, in less than a millisecond
 T = TypeVar("T")
 
 
@@ -40,10 +40,10 @@ class NotWritten(Exception):
 
 
 class SlotWriter:
-    """The writer of the slot files of all taps, one file at a time, in the order in which they became due.
+    """Write the slot files of all taps, one file at a time, in the order in which the taps became due.
 
-    A tap is due when it has enough messages or bytes for a file, when its oldest message has waited for the window, or
-    when `flush` requests it. The window of a tap doubles with each file that is written without a reader.
+    A tap is due when it has enough messages or bytes for a file, when its oldest message has waited as long as the
+    tap's window, or when `flush` requests it. While nobody reads a tap, its window grows with each file.
     Invariant: the task that writes a file holds `turn`.
     """
 
@@ -56,7 +56,7 @@ class SlotWriter:
         fail: Callable[[BaseException], None],
         keep_free_bytes: int,
     ) -> None:
-        """`keep_free_bytes` of the disk are reserved for the logs, because a broker needs them to start."""
+        """`keep_free_bytes` of the disk are reserved for the logs, because a broker needs free space to start."""
         self.folder = folder
         self.settings = settings
         self.clock = clock
@@ -69,7 +69,7 @@ class SlotWriter:
         self._ends = False
         self._due: dict[TapQueue, Engine] = {}
         self._since_ms: dict[TapQueue, int] = {}  # when a tick first saw the oldest message of a tap
-        self._windows_ms: dict[TapQueue, int] = {}  # of taps whose last file had no reader; 0 for taps read since
+        self._windows_ms: dict[TapQueue, int] = {}  # doubled windows; 0 for a tap that was read since its last file
         self._asked: dict[TapQueue, list[tuple[int, asyncio.Future[None]]]] = {}
         self._retry_at_s = 0.0
 
@@ -100,13 +100,13 @@ class SlotWriter:
             self._wake.set()
 
     def note_read(self, queue: TapQueue) -> None:
-        """Record that a tap is read: its window is the configured one until a file is written without a reader."""
+        """Record that a tap is read, so that its window becomes the configured one."""
         self._windows_ms[queue] = 0
 
     async def flush(self, engine: Engine, queue: TapQueue) -> None:
         """Wait until all messages now in a tap's queue are in slot files.
 
-        Raises: StoreFailed when a file cannot be written, or the vhost or broker ends; the error that ended the broker.
+        Raises: StoreFailed if a file cannot be written or the vhost closes, or the error that ended the broker.
         """
         if self._ends:
             raise self._stopping()
@@ -118,12 +118,12 @@ class SlotWriter:
         await future
 
     async def alone(self, do: Callable[[], T]) -> T:
-        """Run a *blocking* call in the writer's thread while no file is being written, and return its result."""
+        """Run a *blocking* call in the writer's thread while no file is being written. Return its result."""
         async with self.turn:
             return await self.in_thread(do)
 
     async def in_thread(self, do: Callable[[], T]) -> T:
-        """Run a *blocking* call in the writer's thread and return its result."""
+        """Run a *blocking* call in the writer's thread. Return its result."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, do)
 
     async def finish_with(self, engine: Engine) -> None:
@@ -133,15 +133,15 @@ class SlotWriter:
             pass
 
     def is_gone(self, engine: Engine) -> bool:
-        """Return whether a vhost may no longer be read, because it is deleted or offline, or the broker is stopping."""
+        """Return whether the messages of a vhost may no longer be read."""
         return self._ends or engine.retired
 
     async def close(self) -> None:
-        """End the task after the current file; the next start writes the remaining messages."""
+        """End the task after the current file."""
         self._ends = True
         self._wake.set()
         await self._tasks.ended()
-        async with self.turn:  # a snapshot may be writing a file
+        async with self.turn:  # a snapshot may still be writing a file
             pass
 
     def abort(self) -> None:
@@ -186,7 +186,7 @@ class SlotWriter:
                 continue
             self._answer(queue)
             if queue in self._asked or self._is_due(queue):
-                self._due[queue] = engine  # after the others
+                self._due[queue] = engine  # after the other taps that are due
 
     async def _seal(self, engine: Engine, queue: TapQueue) -> None:
         """Move messages of a tap into one slot file. Raises: NotWritten; StoreFailed."""
@@ -211,7 +211,7 @@ class SlotWriter:
                 engine.retire()
                 self._refuse(queue, error)
                 engine.fail(error)
-            return  # without an error if the level was deleted, and its records with it
+            return  # if the level was deleted, its missing records are not an error
         finally:
             unpin(engine.store, pieces)
         await self._settle(engine, level, end)
@@ -223,9 +223,9 @@ class SlotWriter:
             )
 
     def _write(self, vhost: str, queue: TapQueue, store: VhostStore, pieces: list[Piece]) -> tuple[Seal | None, int]:
-        """Write and seal one file; return its seal and the id after its last message. *Blocking.*
+        """Write and seal one file. Return its seal, or None without a file; and the id below which to settle messages.
 
-        Raises: NotWritten; StoreFailed when nothing may be written any more; CorruptStore.
+        *Blocking.* Raises: NotWritten; StoreFailed when nothing may be written any more; CorruptStore.
         """
         number, ahead_ms, window_bytes = queue.level.number, self.clock.ahead_ms, self.settings().taps.window_bytes
         try:

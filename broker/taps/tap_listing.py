@@ -1,4 +1,4 @@
-"""Tap listing: describe each tap, with its cursors, as JSON values."""
+"""List taps and their cursors as rows of JSON values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = dict[str, Any]
 
 
 def end_of(view: SealView, vhost: str, tap: str) -> int:
-    """Return the id after the last message in any slot file of a tap, even a removed one, or 0 if there was none."""
+    """Return the id after the last message in the slot files of a tap, even removed ones, or 0 if there were none."""
     known: list[Seal | Gap | Released] = [*view.seals, *view.gaps, *view.released.values()]
     return max((one.end for one in known if (one.vhost, one.queue) == (vhost, tap)), default=0)
 
@@ -24,13 +24,13 @@ def end_of(view: SealView, vhost: str, tap: str) -> int:
 def tap_rows(vhost: Vhost, view: SealView, now_ms: int) -> Iterator[Row]:
     """Yield the taps of a vhost, and removed taps that still have slot files.
 
-    Shapes: `waiting` messages are in no slot file yet; `messages` is the number in the `slots` slot files. The
-        cursors have the fields of `Lag`.
+    Shapes: `waiting` is the number of messages that are not in a slot file yet, `messages` that of the messages in slot
+        files, and `slots` the number of slot files. Cursors have the fields of `Lag`.
     Units: `now_ms` is the time of day.
-    Cost: O(slot files), plus O(cursors of the broker) for each tap; the lag of a cursor is one binary search.
+    Cost: O(slot files), plus O(cursors of the broker) for each tap.
     """
     seals: dict[str, list[Seal]] = {queue.tap: [] for queue in vhost.queues.taps.values()}
-    for key in view.queues:  # a tap that was removed and added again has two queues; the older one has the lower number
+    for key in view.queues:  # a tap that was removed and added again has several queues; older ones have lower numbers
         found = view.of_queue(key) if key[0] == vhost.name else []
         if found:
             seals.setdefault(found[0].queue, []).extend(found)

@@ -1,7 +1,7 @@
 """Taps: keep the messages of an exchange for readers that fetch them later.
 
-The command line, HTTP and tests call this module. A tap's messages are moved from its queue into slot files. Slot files
-are removed once the cursors of all readers have passed them, or when the tap exceeds a cap.
+The messages of a tap are moved from its queue into slot files. Slot files are removed once the cursors of all readers
+have passed them, or when the tap exceeds a cap.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ RESERVE_DIVISOR: Final = 2  # slot files may use half of the reserve, because wr
 class Taps:
     """The taps of a broker. Raises: TapRefused.
 
-    Shapes: requests about cursors and snapshots are methods of ``cursors`` and ``snapshots``.
+    Shapes: `cursors` and `snapshots` have the methods for requests about cursors and snapshots.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Taps:
         vhosts.on_delete(self._forget)
 
     def apply_settings(self, settings: Settings) -> None:
-        """Apply changed settings from the next file on; cursors, snapshots and the caps of existing taps stay."""
+        """Apply changed settings from the next file on; existing taps keep their caps."""
         self._settings = settings
 
     # -- running ------------------------------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ class Taps:
     async def close(self, timeout_s: float, stopping: Callable[[int], None]) -> None:
         """Write waiting messages into slot files until the timeout, because transient messages survive only there.
 
-        The next start writes the remaining ones. `stopping` is called with the number of taps that have to write.
+        `stopping` is called with the number of taps that have waiting messages.
         """
         waiting = [
             self._writer.flush(engine, queue)
@@ -122,9 +122,9 @@ class Taps:
         max_bytes: int | None = None,
         max_age_ms: int | None = None,
     ) -> dict[str, Any]:
-        """Create a tap and return its row; an equal tap may exist. New cursors start at its first slot file.
+        """Create a tap, unless an equal one exists, and return its row. New cursors start at its first slot file.
 
-        The default caps are defined in the settings.
+        The default caps are those of the settings.
         """
         if self._settings.cluster.is_on:
             raise TapRefused(IN_CLUSTER)
@@ -180,7 +180,7 @@ class Taps:
                 except TapRefused:
                     opened.exchanges.tap(queue)
                     raise
-            async with self._writer.turn:  # no file of the tap is being written: its messages would count twice
+            async with self._writer.turn:  # messages of a file that is being written would be counted twice
                 if not queue.deleted:
                     waited = queue.ready
                     opened.queues.drop(queue)

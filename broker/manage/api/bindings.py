@@ -1,4 +1,4 @@
-"""Bindings: listed, shown, created and removed as the caller of the request."""
+"""Routes for bindings."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def ends_of(call: Call) -> tuple[Vhost, Exchange, Any]:
 
 
 def _destination(call: Call, vhost: Vhost, exchange: str) -> Any:
-    """Return the queue that the path names, or the exchange in its word `exchange`. Raises: HttpRefused 404."""
+    """Return the queue that the path names, or the exchange that its word `exchange` names. Raises: HttpRefused 404."""
     if "queue" not in call.words:
         return exchange_named(vhost, call.words[exchange])
     found = vhost.queues.get(call.words["queue"])
@@ -61,7 +61,7 @@ def _destination(call: Call, vhost: Vhost, exchange: str) -> Any:
 def binding_of(call: Call) -> tuple[Vhost, Exchange, Any, BindingEnds]:
     """Return the vhost, both ends and the binding that the path names. Raises: HttpRefused 404, 401, 503.
 
-    The path contains the properties key quoted, as rabbitmqadmin sends it, or as it is.
+    A client can quote the properties key, as rabbitmqadmin does, or send it as it is.
     """
     vhost, source, destination = ends_of(call)
     wanted = call.words["properties"]
@@ -83,7 +83,7 @@ async def list_bindings(call: Call) -> Response:
 
 
 async def list_between(call: Call) -> Response:
-    """Answer with the bindings between two ends; none if an end does not exist, as in RabbitMQ."""
+    """Answer with the bindings between two ends. The list is empty if an end does not exist, as in RabbitMQ."""
     call.vhost()
     try:
         found = _between(*ends_of(call))
@@ -137,10 +137,9 @@ def _between(vhost: Vhost, source: Exchange, destination: Queue | Exchange) -> I
 
 
 def properties_key(key: str, arguments: Mapping[str, Any]) -> str:
-    """Return the properties_key of a binding: `~` without a key and arguments.
+    """Return the properties_key of a binding: its routing key and a digest of its arguments, or `~` if it has neither.
 
-    Bindings that differ in their arguments have different keys, except with a probability of 2**-32. Source:
-    rabbit_mgmt_format:pack_binding_props, with another digest.
+    Source: rabbit_mgmt_format:pack_binding_props, with another digest.
     """
     quoted = quote_plus(key, safe="").replace("~", "%7E")
     if not arguments:
@@ -161,14 +160,14 @@ async def bind(call: Call, *, kind: Any) -> Response:
 
 
 async def unbind(call: Call, *, kind: Any) -> None:
-    """Remove the binding that has a properties key."""
+    """Remove the binding that the path names."""
     vhost, _source, _destination, (_vhost, _name, _end, key, arguments) = binding_of(call)
     async with acting(call, vhost.name) as client:
         await client.call(kind(**_ends(call), routing_key=key, arguments=dict(arguments)))
 
 
 def _ends(call: Call) -> dict[str, str]:
-    """Return the ends of a binding as arguments of a method."""
+    """Return the ends of the binding in the path as arguments of an AMQP method."""
     words = {name: "" if word == DEFAULT_EXCHANGE else word for name, word in call.words.items()}
     if "queue" in words:
         return {"exchange": words["exchange"], "queue": call.words["queue"]}

@@ -27,7 +27,7 @@ from broker.operations.rows import (
 
 
 async def list_channels(call: Call) -> Response:
-    """Answer with the channels of the visible connections, or of one connection."""
+    """Answer with the channels of the visible connections, or of the connection in the path."""
     broker = call.broker
     return await listed(
         call.query,

@@ -43,7 +43,7 @@ async def show_connection(call: Call) -> Response:
 
 
 def _names_of(session: SessionOfConnection) -> tuple[str, ...]:
-    """Return the names that a filter checks: of the connection, as given by the client, and of the user."""
+    """Return the names that a filter checks: the connection's, the one that the client gave it, and the user's."""
     return session.name, connection_name(session) or "", user_name(session)
 
 
@@ -61,7 +61,7 @@ def whole(broker: ManagedBroker, blocked: Collection[SessionOfConnection], sessi
 
 
 def _tls_fields(tls: TlsFacts | None) -> dict[str, Any]:
-    """Return the results of a TLS handshake, and facts of the client's certificate."""
+    """Return the columns about TLS and the client's certificate."""
     certificate: Mapping[str, Any] = {} if tls is None else tls.certificate
     validity = f"{certificate['notBefore']} - {certificate['notAfter']}" if "notAfter" in certificate else None
     return {
@@ -88,9 +88,9 @@ def _octets_of(session: SessionOfConnection) -> Sequence[int] | None:
 
 
 async def close(call: Call) -> None:
-    """Close a connection, or all of a user, even if there are none; the header X-Reason may contain the reason.
+    """Close a connection, or all connections of a user. The header X-Reason may contain the reason.
 
-    Users may close their own connections, administrators all. Raises: HttpRefused, with all connections left open.
+    Users may close their own connections, and administrators all. Raises: HttpRefused before any is closed.
     """
     words, sessions = call.words, call.broker.listener.sessions()
     if "user" in words:

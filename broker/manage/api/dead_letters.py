@@ -1,4 +1,4 @@
-"""Destinations of dead letters: the queues that they can reach, and the targets from which no queue is known."""
+"""Destinations of dead letters: the queues that they can reach, and the targets that lead to no known queue."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from broker.manage.call import ApiRoute, Call, Needs, visible_vhosts
 from broker.operations.rows import queue_lengths
 from broker.routing.exchange import Exchange
 
-QUEUES_AT_ONCE: Final = 500  # examined between two turns of the loop
+QUEUES_AT_ONCE: Final = 500  # queues examined in one turn of the loop
 SOURCES_SHOWN: Final = 20
-REACHED_MAX: Final = 200  # queues for one exchange and key
+REACHED_MAX: Final = 200  # queues listed for one target
 
 Target = tuple[str, str | None]
-"""The exchange and routing key to which dead letters are published; the key is None for each message's own."""
+"""The exchange and routing key to which dead letters are published; the key is None if messages keep their own."""
 Sources = dict[Target, list[str]]
 
 
 async def dead_letters(call: Call) -> Response:
-    """List the queues that dead letters can reach, and the targets from which no queue is known."""
+    """List the queues that dead letters can reach, and the targets that lead to no known queue."""
     found = []
     for vhost in visible_vhosts(call):
         sources = await _sources(vhost)
@@ -48,7 +48,7 @@ async def _sources(vhost: Vhost) -> Sources:
 
 
 async def _reached(vhost: Vhost, sources: Iterable[Target]) -> dict[str | None, list[Target]]:
-    """Group targets by the queue that dead letters can reach from them, or None if no queue is known."""
+    """Map names of queues to the targets that lead to them, and None to the targets that lead to no known queue."""
     reached: dict[str | None, list[Target]] = {None: []}
     async for target in in_slices(sources, 1):
         queues = list(_queues(vhost, *target))
@@ -60,21 +60,21 @@ async def _reached(vhost: Vhost, sources: Iterable[Target]) -> dict[str | None, 
 
 
 def _rows(vhost: Vhost, sources: Sources, reached: dict[str | None, list[Target]]) -> Iterator[dict[str, Any]]:
-    """Yield a row for each queue that dead letters can reach, then one for each other target.
+    """Yield a row for each queue that dead letters can reach, then one for each target that leads to no known queue.
 
-    Shapes: the field `sources` names some of the queues that dead-letter to it, `source_count` is their number.
+    Shapes: `source_count` is the number of queues whose dead letters can arrive there; `sources` names some of them.
     """
     lost = reached.pop(None)
     for name in sorted(filter(None, reached)):
         queue = vhost.queues.get(name)
-        if queue is not None:  # it was not deleted in the meantime
+        if queue is not None:  # None: the queue was deleted in the meantime
             yield _reached_row(vhost.name, queue, [sources[target] for target in reached[name]])
     for target in lost:
         yield _lost_row(vhost, target, sources[target])
 
 
 def _queues(vhost: Vhost, exchange_name: str, key: str | None) -> Iterator[Queue]:
-    """Yield up to `REACHED_MAX` queues that dead letters can reach from an exchange with a key."""
+    """Yield up to `REACHED_MAX` queues that dead letters can reach from a target."""
     exchange = vhost.exchanges.get(exchange_name)
     if exchange is None:
         return
@@ -94,7 +94,7 @@ def _bound(vhost: Vhost, exchange: Exchange) -> Iterator[Any]:
 
 
 def _reached_row(vhost: str, queue: Queue, sources: list[list[str]]) -> dict[str, Any]:
-    """Return the row of a queue. Each source has one target, so it is listed once."""
+    """Return the row of a queue. No source is listed twice, because each has one target."""
     return {
         "vhost": vhost,
         "name": queue.name,

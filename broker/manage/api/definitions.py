@@ -1,4 +1,4 @@
-"""Definitions of the broker or of one vhost: exported and imported."""
+"""Export and import definitions of the broker or of one vhost."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broker.manage.refusal import bad_request
 ALL: Final = "/api/definitions"
 OF_VHOST: Final = "/api/definitions/{vhost}"
 FORM: Final = "multipart/form-data"
-OUTER_LEVELS: Final = 2  # of a document: its lists, and their entries
+OUTER_LEVELS: Final = 2  # nesting levels of a document: its lists, and their entries
 
 
 def _of_vhost(call: Call) -> dict[str, str]:
@@ -33,9 +33,8 @@ async def export(call: Call) -> Response:
 
 
 async def import_definitions(call: Call) -> Response:
-    """Import all definitions of a document (the body, or a file in a form) or none; `skip_refused` skips refused ones.
-
-    Answer 204, or with `outcome=true` the counts by outcome and the skipped entries.
+    """Import a document of definitions, which is the body or a file in a form. If the broker refuses an entry, nothing
+    is imported, unless `skip_refused` is set. With `outcome`, the answer contains the counts and the skipped entries.
     """
     vhost, body = _of_vhost(call), await call.body()
     if call.request.headers.get("content-type", "").startswith(FORM):

@@ -1,4 +1,4 @@
-"""Exchanges: listed, declared, deleted and published to as the caller of the request."""
+"""Routes for exchanges, and for publishing to them."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BRIEF = frozenset({"arguments", "auto_delete", "durable", "internal", "name", "t
 EXCHANGE: Final = "/api/exchanges/{vhost}/{exchange}"
 ENCODINGS: Final = ("string", "base64")
 PROPERTIES: Final = {"type" if name == "message_type" else name: name for _flag, name, _kind in KINDS}
-"""The names of the properties of a message: in the API, then in pamqp."""
+"""The names of message properties in pamqp, by their names in the API."""
 
 _log = get_logger()
 
@@ -100,7 +100,7 @@ def _name(call: Call) -> str:
 
 
 async def declare(call: Call) -> Response:
-    """Declare an exchange: 201 for a new one, 204 for an equal one that exists."""
+    """Declare an exchange; answer 201 for a new one, 204 if it exists."""
     vhost, name, fields = call.vhost(), _name(call), await call.fields()
     method = DeclareExchangeAny(
         exchange=name,

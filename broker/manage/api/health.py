@@ -19,7 +19,7 @@ CHECKS: Final = "/api/health/checks"
 OK: Final = {"status": "ok"}
 DAYS: Final = {"days": 1, "weeks": 7, "months": 30, "years": 365}
 PORT_MAX: Final = 65_535
-PROBE_QUEUE: Final = "aliveness-test"  # RabbitMQ's name; as there, it is not deleted
+PROBE_QUEUE: Final = "aliveness-test"  # named as in RabbitMQ, which does not delete the queue either
 PROBE: Final = b"test_message"
 SECURE: Final = ("amqp/ssl", "https")
 PROTOCOLS: Final = {"amqp091": "amqp", "amqps": "amqp/ssl", "amqp091/ssl": "amqp/ssl"}
@@ -42,7 +42,7 @@ async def alarms(call: Call) -> Response:
 
 
 async def certificate_expiration(call: Call) -> Response:
-    """Check that no certificate of a listener expires within a time."""
+    """Check that no certificate of a listener expires within the time in the path."""
     within, unit = call.words["within"], call.words["unit"]
     if unit not in DAYS:
         raise bad_request("Time unit not recognised. Supported units: days, weeks, months, years.")
@@ -101,12 +101,12 @@ async def virtual_hosts(call: Call) -> Response:
 
 
 async def never_critical(call: Call) -> Response:
-    """Answer that this node can stop: other nodes do not need it for a majority."""
+    """Answer that this node can be stopped, because other nodes do not need it for a majority."""
     return json_answer(OK if call.broker.cluster is not None else {**OK, "reason": "single node cluster"})
 
 
 async def always_ok(_call: Call) -> Response:
-    """Answer that all is well: queues have no leaders, and definitions are loaded before the broker answers."""
+    """Answer that all is well, because what RabbitMQ checks here cannot fail in this broker."""
     return json_answer(OK)
 
 
@@ -125,7 +125,7 @@ async def ready(call: Call) -> Response:
 
 
 async def aliveness(call: Call) -> Response:
-    """Declare a queue, publish a message to it and get the message, as the caller."""
+    """Check that the caller can declare a queue, publish a message to it and get the message."""
     vhost = call.vhost()
     async with acting(call, vhost.name) as client:
         await client.call(DeclareAny(queue=PROBE_QUEUE))

@@ -16,7 +16,7 @@ def _of_vhost(call: Call, name: str) -> list[dict[str, Any]]:
 
 
 def _of_user(call: Call, name: str) -> list[dict[str, Any]]:
-    """Return the row of a user's limits; none if there are none, or if the caller is another user without the tag."""
+    """Return a list with the row of a user's limits; it is empty if there are none that the caller may see."""
     if not (call.may(Needs.ADMINISTRATOR) or name == call.user.name):
         return []
     user = call.broker.administration.users.get(name)
@@ -25,7 +25,7 @@ def _of_user(call: Call, name: str) -> list[dict[str, Any]]:
 
 
 async def of_vhosts(call: Call) -> Response:
-    """List the vhosts that have limits, or the limits of one vhost as one row or none."""
+    """List the limits of the visible vhosts, or of the vhost in the path; vhosts without limits have no row."""
     names = [name for name in call.broker.administration.vhost_names if call.sees_vhost(name)]
     if "vhost" in call.words:
         names = [call.vhost().name]
@@ -33,7 +33,7 @@ async def of_vhosts(call: Call) -> Response:
 
 
 async def of_users(call: Call) -> Response:
-    """List the users who have limits, or the limits of one user as one row or none."""
+    """List the limits of the visible users, or of the user in the path; users without limits have no row."""
     names = list(call.broker.administration.users)
     if "user" in call.words:
         if call.may(Needs.ADMINISTRATOR) and call.words["user"] not in names:
@@ -56,7 +56,7 @@ async def clear(call: Call) -> None:
 
 
 def _operation_and_name(call: Call, verb: str) -> tuple[str, str]:
-    """Return the name of the operation, and of the vhost or user in the path. Raises: HttpRefused."""
+    """Return the names of the operation and of the vhost or user in the path. Raises: HttpRefused."""
     if "vhost" in call.words:
         return f"{verb}_vhost_limits", call.vhost().name
     return f"{verb}_user_limits", call.words["user"]

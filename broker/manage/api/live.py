@@ -1,7 +1,5 @@
-"""Numbers for the charts of the web page: /api/live streams them as server-sent events, /api/history has the last hour.
-
-The broker's totals are those of its samples, and the numbers of a queue are read once a second, so an open page costs
-little.
+"""Numbers for the charts of the web page. /api/live streams them as server-sent events, and /api/history answers with
+those of the last hour. Totals change with the broker's samples; the numbers of a queue are read once a second.
 """
 
 from __future__ import annotations
@@ -50,7 +48,7 @@ HEADERS: Final = {"X-Accel-Buffering": "no"}  # otherwise a proxy would buffer t
 async def open_stream(call: Call) -> Response:
     """Stream the values of topics as they change: "overview", and "queue/VHOST/QUEUE" with quoted names.
 
-    Raises: HttpRefused: 503 if there are too many streams, and no user has more than this one; 400 or 401 for a topic.
+    Raises: HttpRefused, for example 503 if there are too many streams.
     """
     names = list(dict.fromkeys(call.query.get("topics", OVERVIEW).split(",")))
     if len(names) > TOPICS_MAX:
@@ -93,7 +91,7 @@ def topic_of(name: str, call: Call) -> Topic:
 
 
 class LiveOverview:
-    """Read the totals for one stream: of the broker, or of the vhosts that the caller sees."""
+    """Read the totals for one stream, which are those of the broker or of the vhosts that the caller sees."""
 
     def __init__(self, call: Call) -> None:
         self._call = call
@@ -102,7 +100,7 @@ class LiveOverview:
         self._began_ms = call.broker.samples.now_ms - int(call.broker.facts()["uptime_s"] * 1000)
 
     async def read(self) -> dict[str, Any] | None:
-        """Return the totals at the newest sample, or None if it is not new. Cost: at most O(connections + queues)."""
+        """Return the totals at the newest sample, or None without a new one. Cost: at most O(connections + queues)."""
         call, samples = self._call, self._call.broker.samples
         if not len(samples.totals):
             samples.tick()  # the broker has just started; the next poll finds a sample
@@ -155,7 +153,7 @@ class LiveOverview:
 def rates_between(
     names: Sequence[str], before: Sequence[int] | None, after: Sequence[int], window_ms: int
 ) -> dict[str, float | None]:
-    """Return the rates of counters between two readings; each is None without a first one. Units: per second."""
+    """Return the rates of counters between two readings, or None for each if `before` is None. Units: per second."""
     if before is None:
         return dict.fromkeys(names)
     pairs = zip(names, before, after, strict=False)
@@ -181,7 +179,7 @@ class LiveQueue:
         self._before_ms = 0
 
     async def read(self) -> dict[str, Any]:
-        """Return the numbers of the queue; {"gone": true} if it does not exist for the caller. Cost: O(levels)."""
+        """Return the numbers of the queue, or {"gone": true} if the caller sees no such queue. Cost: O(levels)."""
         vhost = self._call.broker.administration.vhosts.get(self._vhost)
         queue = None if vhost is None else vhost.queues.get(self._name)
         if queue is None or not self._call.sees_vhost(self._vhost):
@@ -207,7 +205,7 @@ async def of_queue(call: Call) -> Response:
 
 
 def history_answer(history: History) -> Response:
-    """Answer with an object of lists: `at` lists the times, the other names list the rates or lengths at these."""
+    """Answer with an object of lists: the times of the samples in `at`, and the rates or lengths of each number."""
     return PieceResponse(_lists(history), media_type=JSON)
 
 

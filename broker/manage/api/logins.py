@@ -1,4 +1,4 @@
-"""Logins: the caller's name and tags, sessions of the web page, and counts of logins."""
+"""Sessions of the web page, the caller's name and tags, and counts of logins."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _log = get_logger()
 
 
 async def begin(call: Call) -> Response:
-    """Begin a session of the user whose name and password are in the body; scripts cannot read the cookie."""
+    """Begin a session of the web page for the user whose name and password are in the body."""
     headers = call.request.headers
     check_page(headers)
     fields = await call.fields(("username", "password"), LOGIN_MAX_BYTES)
@@ -57,7 +57,7 @@ async def whoami(call: Call) -> Response:
 
 
 def whoami_fields(broker: ManagedBroker, user: User) -> dict[str, Any]:
-    """Return the name and tags of a user; `is_internal_user` is false for a user that the settings define."""
+    """Return the name and tags of a user; `is_internal_user` is false for a user who is defined in the settings."""
     configured = broker.administration.users.is_configured(user.name)
     return {"name": user.name, "tags": list(user.tags), "is_internal_user": not configured}
 
@@ -71,7 +71,7 @@ def _row(count: LoginCount) -> dict[str, Any]:
 
 
 async def attempts(call: Call) -> Response:
-    """Answer with the counts of logins by protocol, since the start or the last clear."""
+    """Answer with the counts of logins by protocol."""
     call.check_node()
     counts = call.broker.logins.counts.by_protocol
     return json_answer([{"protocol": protocol, **_row(count)} for protocol, count in sorted(counts.items())])

@@ -9,7 +9,7 @@ from broker.settings import Settings
 
 PRODUCT: Final = "SlotMQ"
 COMPATIBLE_VERSION: Final = "4.3.0"
-"""The release of RabbitMQ whose fields and codes the API has; tools read it to see which requests it supports."""
+"""The release of RabbitMQ that the API follows; tools read it to find out which requests they can send."""
 ERLANG_VERSION: Final = "27.0"
 ENABLED_PLUGINS: Final = (
     "rabbitmq_consistent_hash_exchange",

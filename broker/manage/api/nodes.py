@@ -32,7 +32,7 @@ ALWAYS_ZERO: Final = (
     *("queue_index_read_count", "queue_index_write_count"),
 )
 """Counters that only RabbitMQ has; tools expect their fields."""
-PROCESSES_MAX: Final = 1 << 20  # if the system has no limit
+PROCESSES_MAX: Final = 1 << 20  # reported if the system has no limit
 
 
 async def list_nodes(call: Call) -> Response:
@@ -131,7 +131,7 @@ def node_row(broker: ManagedBroker) -> Row:
 
 
 def other_row(node: dict[str, Any], own: Row) -> Row:
-    """Return the row of another node of the cluster; unknown values are 0."""
+    """Return the row of another node of the cluster; unknown values are 0 or empty."""
     row = {name: _zero(value) for name, value in own.items()}
     return row | {
         "applications": [{"name": "slotmq", "description": "SlotMQ", "version": str(node.get("version", ""))}],
@@ -145,7 +145,7 @@ def other_row(node: dict[str, Any], own: Row) -> Row:
 
 
 def _zero(value: Any) -> Any:
-    """Return the empty value of a value's type; in a table, of each value."""
+    """Return 0 or an empty value of the same type; in a table, replace each value."""
     if isinstance(value, dict):
         return {name: _zero(inner) for name, inner in value.items()}
     return type(value)()
@@ -157,11 +157,11 @@ def _processes_max() -> int:
 
 
 async def accept(_call: Call) -> None:
-    """Do nothing, successfully: there are no leaders and no statistics database, and all feature flags are enabled."""
+    """Accept a request for something that this broker does not need, and do nothing."""
 
 
 def listeners_of(broker: ManagedBroker) -> list[dict[str, Any]]:
-    """Return a row for each port that the broker listens on."""
+    """Return a row for each protocol and port on which the broker listens."""
     settings, listener, http = broker.settings(), broker.listener, _http_ports(broker)
     server, hosts = settings.server, {"mqtt": settings.mqtt.host}
     ports = [

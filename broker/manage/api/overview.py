@@ -26,7 +26,7 @@ NO_DISK: Final = (0,) * len(DISK_STATS)
 
 
 async def overview(call: Call) -> Response:
-    """Answer with totals: of the broker for a user with the tag monitoring, else of the user's vhosts."""
+    """Answer with versions and totals. Without the tag monitoring, the totals are those of the user's vhosts."""
     broker = call.broker
     row: Row = {
         "cluster_name": cluster_name_of(call),
@@ -116,7 +116,7 @@ def always(value: Any) -> Callable[[Call], Awaitable[Response]]:
 
 
 NO_OAUTH: Final = {"enable_uaa": False, "oauth_enabled": False, "uaa_client_id": "", "uaa_location": ""}
-"""The browser's login method: name and password, not OAuth 2."""
+"""The settings by which a page learns that users log in with a password, and not with OAuth 2."""
 
 ROUTES: Final = (
     ApiRoute("GET", "/api/overview", Needs.MANAGEMENT, overview),

@@ -1,4 +1,4 @@
-"""Parameters of vhosts and of the broker, including the cluster name: listed, set and cleared."""
+"""Routes for parameters of vhosts and of the broker, which include the cluster name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PARAMETERS: Final = "/api/parameters"
 CLUSTER_NAME: Final = "cluster_name"
 
 Key = tuple[str, str, str] | str
-"""Vhost, component and name, or the name alone of a parameter of the broker."""
+"""Vhost, component and name; for a parameter of the broker, only its name."""
 
 
 def _row(key: Key, value: Any) -> dict[str, Any]:
@@ -62,7 +62,7 @@ async def show(call: Call) -> Response:
 
 
 async def put(call: Call) -> Response:
-    """Set a parameter: 201 for a new one, 204 for an existing one."""
+    """Set a parameter; answer 201 for a new one, 204 for an existing one."""
     key, fields, administration = _key(call), await call.fields(required=("value",)), call.broker.administration
     if isinstance(key, str):
         is_new = await set_global_parameter(administration, key, fields.value("value"))

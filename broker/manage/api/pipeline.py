@@ -1,4 +1,4 @@
-"""Taps of the pipeline with their cursors: listed, added, changed and removed."""
+"""Routes for the taps of the pipeline and their cursors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLAGS: Final = {"": False, "false": False, "true": True}
 
 
 async def pipeline(call: Call) -> Response:
-    """Answer with the taps that the caller may read, or all for the tag monitoring, with their cursors and lags."""
+    """Answer with the taps and their cursors. Users without the tag monitoring get the taps that they may read."""
     monitoring = call.may(Needs.MONITORING)
     rows = call.broker.taps.listing()
     return json_answer(
@@ -26,7 +26,7 @@ async def pipeline(call: Call) -> Response:
 
 
 async def add_tap(call: Call) -> Response:
-    """Add a tap of the messages of an exchange whose routing key matches a topic pattern."""
+    """Add a tap for the messages of an exchange that match a pattern."""
     fields = await call.fields(TAP_FIELDS)
     arguments: dict[str, Any] = {name: fields.text(name) for name in ("exchange", "pattern")}
     arguments |= {name: fields.integer(name, 1, 1) for name in ("max_bytes", "max_age_ms") if fields.has(name)}
@@ -52,7 +52,7 @@ async def seal(call: Call) -> Response:
 
 
 async def set_cursor(call: Call) -> None:
-    """Move a cursor to the seal that its reader has passed; `reset` allows a lower one."""
+    """Create a cursor, or move it to a later seal; `reset` also moves it back."""
     _row(call)
     fields = await call.fields(("seal", "reset"))
     if not fields.has("seal"):
@@ -62,7 +62,7 @@ async def set_cursor(call: Call) -> None:
 
 
 async def remove_cursor(call: Call) -> None:
-    """Remove a cursor; files are no longer kept for it."""
+    """Remove a cursor; slot files are no longer kept for it."""
     row, named = _row(call), _cursor(call)
     request = call.allowed("cursor_remove", **named)
     if named["name"] not in [cursor["name"] for cursor in row["cursors"]]:
@@ -71,12 +71,12 @@ async def remove_cursor(call: Call) -> None:
 
 
 def _tap(call: Call) -> dict[str, str]:
-    """Return the vhost and the name of the tap in the path. Raises: HttpRefused without the vhost."""
+    """Return the vhost and the name of the tap in the path. Raises: HttpRefused as `Call.vhost`."""
     return {"vhost": call.vhost().name, "name": call.words["tap"]}
 
 
 def _cursor(call: Call) -> dict[str, str]:
-    """Return the name of the cursor in the path, its vhost and tap."""
+    """Return the names of the cursor in the path, of its vhost and of its tap."""
     return {"name": call.words["cursor"], "vhost": call.words["vhost"], "tap": call.words["tap"]}
 
 

@@ -1,4 +1,4 @@
-"""Policies and operator policies: listed, set and deleted."""
+"""Routes for policies and operator policies."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ async def policy(call: Call, *, operator: bool) -> Response:
 
 
 async def put(call: Call, *, operator: bool) -> Response:
-    """Set a policy: 201 for a new one, 204 for an existing one. The answer follows once it is applied everywhere."""
+    """Set a policy, and answer once it is applied: 201 for a new one, 204 for an existing one."""
     vhost, fields = call.vhost(), await call.fields(required=("pattern", "definition"))
     definition = fields.table("definition")
     check_depth("definition", definition)
-    if call.request.headers.get("x-requested-with") == PAGE:  # values may have units, and errors are for people
+    if call.request.headers.get("x-requested-with") == PAGE:  # the page sends values with units
         definition = plain_definition(definition, operator=operator)
     name, is_new = call.words["policy"], vhost.policies.get(call.words["policy"], operator=operator) is None
     wanted = Policy(
@@ -57,7 +57,7 @@ async def put(call: Call, *, operator: bool) -> Response:
 
 
 async def delete(call: Call, *, operator: bool) -> None:
-    """Delete a policy. The answer follows once it no longer applies anywhere."""
+    """Delete a policy, and answer once it no longer applies to any object."""
     row = _policy(call, operator=operator)
     await call.operate("delete_policy", vhost=row["vhost"], name=row["name"], operator=operator)
 

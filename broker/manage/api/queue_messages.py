@@ -1,4 +1,4 @@
-"""Messages of a queue: get, peek, list unacked ones, purge, release and move; and pausing the queue."""
+"""Routes for the messages of a queue, and for pausing its deliveries."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from broker.operations.rows import body_fields, properties_row
 ENCODINGS: Final = ("auto", "base64")
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 COUNT_MAX: Final = 10_000
-GET_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
+GET_BYTES_MAX: Final = 32 << 20  # no more messages are fetched once their bodies have this size
 PIECE_BYTES: Final = 256 << 10
 UNACKED_DEFAULT: Final = 100
 UNACKED_MAX: Final = 1000
 OF_MESSAGE: Final = frozenset(("properties", "body", "body_bytes", "body_complete", "body_encoding"))
 PEEK_MAX: Final = 1000
-PEEK_BYTES: Final = 4096  # of each body, by default
-MOVES: Final = {  # the last word of the path -> the fields of the body
+PEEK_BYTES: Final = 4096  # the part of each body that is shown by default
+MOVES: Final = {  # the fields of the body, by the last word of the path
     "move": ("to", "limit", "match"),
     "requeue-dead-letters": ("into", "reasons", "died_in", "match", "limit"),
 }
-ACK_MODES: Final = {  # -> (whether the messages are acked, whether they are requeued)
+ACK_MODES: Final = {  # whether the messages are acked, and whether they are requeued
     "ack_requeue_true": (False, True),
     "reject_requeue_true": (False, True),
     "ack_requeue_false": (True, False),
@@ -41,7 +41,7 @@ ACK_MODES: Final = {  # -> (whether the messages are acked, whether they are req
 }
 
 
-# -- as by basic.get --------------------------------------------------------------------------------------------------
+# -- with basic.get ---------------------------------------------------------------------------------------------------
 
 
 async def get(call: Call) -> Response:
@@ -71,7 +71,7 @@ async def get(call: Call) -> Response:
 
 
 def messages_answer(rows: Sequence[Mapping[str, Any]]) -> Response:
-    """Answer with messages, encoded in slices of about a millisecond."""
+    """Answer with messages, which are encoded in slices of about a millisecond."""
     size_bytes = sum([len(row["payload"]) for row in rows])
     return rows_answer(rows, at_once=max(1, min(len(rows), len(rows) * PIECE_BYTES // max(1, size_bytes))))
 
@@ -88,7 +88,7 @@ def _row(got: Received, encoding: str, bytes_max: int | None) -> dict[str, Any]:
     }
 
 
-# -- as by an operator ------------------------------------------------------------------------------------------------
+# -- with operations --------------------------------------------------------------------------------------------------
 
 
 async def peek(call: Call) -> Response:
@@ -105,7 +105,7 @@ async def peek(call: Call) -> Response:
 
 
 def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
-    """Return the row of a message with the field names of `get`."""
+    """Return the row of a message under the field names of `get`."""
     is_text = row["body_encoding"] == "utf-8"
     in_base64 = is_text and encoding == "base64"
     return {
@@ -125,8 +125,8 @@ def _peeked(row: Mapping[str, Any], encoding: str) -> dict[str, Any]:
 async def unacked(call: Call) -> Response:
     """List the unacked messages of a queue on all nodes, the oldest deliveries first.
 
-    Units: `age_ms` is the time since the delivery, up to a second too low. A row from another node names that node.
-    Properties and payloads are only for users who may read the queue, with monitoring rights if it is exclusive.
+    Properties and payloads are shown only to users who may read the queue; if it is exclusive, only to those with the
+    tag monitoring. Units: `age_ms` is the time since the delivery, accurate to a second.
     """
     vhost, queue = queue_of(call)
     count = integer("count", call.query.get("count", str(UNACKED_DEFAULT)), UNACKED_MAX)
@@ -140,7 +140,7 @@ async def unacked(call: Call) -> Response:
 
 
 def _unacked(row: Mapping[str, Any], *, shows: bool, with_payload: bool) -> dict[str, Any]:
-    """Return the row of a message with the field names of `get`; with `shows`, including properties and payload."""
+    """Return the row of a message under the field names of `get`; without `shows`, omit properties and payload."""
     shown = {name: value for name, value in row.items() if name not in OF_MESSAGE}
     shown["payload_bytes"] = row.get("body_bytes")
     if row["properties"] is None or not shows:
@@ -159,9 +159,9 @@ async def slots(call: Call) -> Response:
 
 
 async def act(call: Call, *, verb: str, answers: bool = True) -> Response:
-    """Drop the ready messages of a queue, or release delayed ones, up to `limit`; answer with their number.
+    """Purge the ready messages of a queue, or release its delayed ones, up to `limit` of them.
 
-    Without `answers`, as for RabbitMQ's own request, the response is empty.
+    Answer with their number, or without a body if `answers` is False, as RabbitMQ does.
     """
     text = call.query.get("limit", "")
     limit = {"limit": integer("limit", text)} if text else {}
@@ -175,9 +175,8 @@ async def switch(call: Call, *, verb: str) -> None:
 
 
 async def move(call: Call, *, verb: str, names: Sequence[str]) -> Response:
-    """Move messages to a queue or through an exchange, or dead letters to the queues where they died or through their
-    original exchanges. A message stays if the user may not publish it there with its key, because a publisher may have
-    forged the origin of a dead letter.
+    """Move messages of a queue to another destination, or dead letters back to where they were published or died. A
+    message stays if the user may not publish it there, because a publisher may have forged the origin of a dead letter.
     """
     vhost, queue = queue_of(call)
     fields = await call.fields(names)
@@ -193,7 +192,7 @@ async def _operate(
     arguments: Mapping[str, Any],
     tag: Needs = Needs.ADMINISTRATOR,
 ) -> Any:
-    """Run an operation on a queue; if it is exclusive, the user also needs `tag`.
+    """Run an operation on a queue; if the queue is exclusive, the user also needs `tag`.
 
     Raises: ChannelError, HttpRefused, OperationRefused.
     """
@@ -209,9 +208,9 @@ def _named(properties: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def payload_fields(body: bytes, encoding: str, bytes_max: int | None) -> dict[str, Any]:
-    """Return the fields of a body: as text if it is UTF-8 and the encoding is auto, else in base64.
+    """Return the fields of a body, which is text if it is UTF-8 and the encoding is auto, and otherwise base64.
 
-    Text does not include a character that is cut in two.
+    A character that `bytes_max` cuts in two is omitted from the text.
     """
     shown = body if bytes_max is None else body[:bytes_max]
     found = body_fields(body, len(shown))

@@ -1,4 +1,4 @@
-"""Queues: listed, declared and deleted as the caller of the request.
+"""Routes for queues.
 
 Clients list 10,000 queues, so each microsecond of a row counts.
 """
@@ -49,8 +49,8 @@ from broker.operations.rows import (
 
 QUEUE: Final = "/api/queues/{vhost}/{queue}"
 ACTIONS: Final = ("sync", "cancel_sync")  # on mirrored queues; this broker has none
-SHOWN_EXACTLY_MAX: Final = 100_000  # messages whose bytes are counted for one queue; more are extrapolated
-LISTED_EXACTLY_MAX: Final = 1000  # messages whose bytes are counted for each queue of a list
+SHOWN_EXACTLY_MAX: Final = 100_000  # messages that are counted to show one queue; sizes are extrapolated from these
+LISTED_EXACTLY_MAX: Final = 1000  # messages that are counted for each queue of a list
 NO_LENGTH_RATES: Final = {f"{name}_details": {"rate": 0.0} for name in LENGTHS}
 NO_STATS: Final = with_rates(QUEUE_STATS, [0] * QUEUE_COUNTERS, None)
 NO_SIZES: Final = dict.fromkeys(
@@ -84,8 +84,9 @@ class QueueRows:
         return queue_row(self._node, *listed) | queue_lengths(listed[1])
 
     def whole(self, listed: ListedQueue, counted: QueueBytes | None = None) -> Row:
-        """Return the complete row of a queue. `counted` are the bytes of its messages; without them, those of the first
-        messages are counted. Cost: O(slots), and bounded for messages.
+        """Return the complete row of a queue. If `counted` is None, sizes are extrapolated from the first messages.
+
+        Cost: O(slots), plus about LISTED_EXACTLY_MAX messages.
         """
         vhost, queue = listed
         samples = self._broker.samples
@@ -159,7 +160,7 @@ def _effective_policy(vhost: Vhost, queue: Queue) -> dict[str, Any]:
 
 
 def _head_timestamp(queue: Queue) -> int | None:
-    """Return the timestamp of the next ready message, the earliest of all levels; None if unknown or on disk."""
+    """Return the earliest timestamp of the levels' next messages, or None if no such message in memory has one."""
     found: list[int] = []
     for level in queue.levels:
         slot = next((slot for slot in level.manager.slots.values() if slot.ready), None)
@@ -171,7 +172,7 @@ def _head_timestamp(queue: Queue) -> int | None:
 
 
 def _sizes(queue: Queue, messages: int, counted: QueueBytes | None) -> Mapping[str, int]:
-    """Return or extrapolate the bytes of a queue's messages, and the numbers of those in memory and in the log."""
+    """Return the columns about the sizes of a queue's messages, extrapolated if not all messages are counted."""
     if not messages:
         return NO_SIZES
     if counted is None:
@@ -235,9 +236,9 @@ async def list_queues(call: Call) -> Response:
 
 
 async def show_queue(call: Call) -> Response:
-    """Answer with one queue and its consumers, and, unless disable_stats is set, its bytes and the requested samples.
+    """Answer with one queue and its consumers. With disable_stats, sizes and samples are omitted.
 
-    Cost: O(messages), bounded, for the bytes; O(slots) if the requested columns do not include them.
+    Cost: O(slots), plus up to about SHOWN_EXACTLY_MAX messages if the requested columns include sizes.
     """
     vhost, queue = queue_of(call)
     broker = call.broker
@@ -262,7 +263,7 @@ async def show_queue(call: Call) -> Response:
 
 
 async def declare(call: Call) -> Response:
-    """Declare a queue: 201 for a new one, 204 for an equal one that exists."""
+    """Declare a queue; answer 201 for a new one, 204 if it exists."""
     vhost, name, fields = call.vhost(), call.words["queue"], await call.fields()
     if fields.flag("exclusive"):
         raise bad_request("an exclusive queue belongs to a connection, which a request does not have")
@@ -282,7 +283,7 @@ async def declare(call: Call) -> Response:
 
 
 async def delete(call: Call) -> None:
-    """Delete a queue; with if-empty and if-unused, only if it has no messages and no consumers."""
+    """Delete a queue; with if-empty, only if it has no messages; with if-unused, only if it has no consumers."""
     vhost, queue = queue_of(call)
     conditions = {name: call.asks(f"if-{name}") for name in ("empty", "unused")}
     async with acting(call, vhost.name) as client:

@@ -1,4 +1,4 @@
-"""Retained messages of a vhost: listed and deleted."""
+"""Routes for the retained messages of a vhost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DEFAULTS: Final = (("limit", "100"), ("truncate", "0"))
 async def retained(call: Call) -> Response:
     """List the retained messages that match an MQTT filter, with up to `truncate` bytes of each body.
 
-    With 0, the properties are omitted, too.
+    If `truncate` is 0, the properties are omitted, too.
     """
     limit, body_bytes = [integer(name, call.query.get(name, default)) for name, default in DEFAULTS]
     wanted = {"filter": call.query.get("filter", "#"), "limit": limit, "body_bytes": body_bytes}

@@ -1,4 +1,4 @@
-"""Test routes: the queues that a message would reach, the matching bindings, and the indexes that find them."""
+"""Tests of routes: the queues that a message would reach, the matching bindings, and the indexes that find these."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker.manage.refusal import bad_request
 from broker.routing.exchange import Exchange
 
 MATCHES_MAX: Final = 1000  # bindings in one answer; all are counted
-BINDINGS_AT_ONCE: Final = 500  # compared with the message between two turns of the loop
+BINDINGS_AT_ONCE: Final = 500  # bindings compared with the message in one turn of the loop
 INDEXES: Final = {
     "direct": "routing keys",
     "fanout": "all bindings",
@@ -59,11 +59,11 @@ async def try_route(call: Call) -> Response:
 
 
 async def _matches(vhost: Vhost, exchange: Exchange, key: str, message: HeaderFields) -> AsyncIterator[dict[str, Any]]:
-    """Yield the bindings that match the message, exchange by exchange in the order of the router.
+    """Yield the bindings that match the message, exchange by exchange.
 
-    Cost: O(bindings to the reached destinations).
+    Cost: O(bindings to the reached destinations), in slices.
     """
-    reached = {exchange: ""}  # -> the exchange of which it is the alternate, if any
+    reached = {exchange: ""}  # for an alternate exchange, the name of the exchange whose alternate it is
     pending = [exchange]
     compared = 0
     for current in pending:  # grows during the loop

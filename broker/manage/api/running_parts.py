@@ -1,4 +1,4 @@
-"""The optional parts of the broker (cluster, overlay, ØMQ, MQTT), and the choices for forms of the page."""
+"""The optional parts of the broker (cluster, overlay, ØMQ, MQTT), and the values that forms of the page offer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CHOICES: Final = {
 
 
 async def running_parts(call: Call) -> Response:
-    """Answer with a flag for each optional part, and the values that forms can offer."""
+    """Answer with a flag for each optional part, and the values that forms of the page offer."""
     broker = call.broker
     parts = {
         "cluster": broker.cluster is not None,

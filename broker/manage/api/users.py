@@ -1,4 +1,4 @@
-"""Users, their permissions and topic permissions: listed, set and removed."""
+"""Routes for users, their permissions and topic permissions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from broker.operations.users import delete_users, put_user
 
 USER: Final = "/api/users/{user}"
 TOPICS: Final = "topic-permissions"
-MISSING: Final = object()  # unlike null: Go programs send it for an empty list
+MISSING: Final = object()  # differs from null, which Go programs send for an empty list
 
 
 def _row(call: Call, user: User) -> dict[str, Any]:
@@ -37,7 +37,7 @@ async def users(call: Call) -> Response:
 
 
 async def without_permissions(call: Call) -> Response:
-    """List the users without access to any vhost; users that the settings define have access to all."""
+    """List the users without access to any vhost. Users who are defined in the settings have access to all vhosts."""
     users = call.broker.administration.users
     permitted = {row["user"] for row in call.broker.permissions.listing()}
     found = [user for user in users.listing() if not (users.is_configured(user.name) or user.name in permitted)]
@@ -65,7 +65,7 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> None:
-    """Delete a user; the user's connections are closed."""
+    """Delete a user, and close the user's connections."""
     await call.operate("delete_user", name=_user(call).name)
 
 
@@ -76,7 +76,7 @@ async def bulk_delete(call: Call) -> None:
 
 
 def _permissions(call: Call, *, topics: bool, **named: str) -> list[dict[str, str]]:
-    """Return the permissions or topic permissions, optionally of one user or vhost."""
+    """Return permissions or topic permissions; `named` can limit them to a user, a vhost or both."""
     permissions = call.broker.permissions
     return permissions.topics.listing(**named) if topics else permissions.listing(**named)
 
@@ -103,7 +103,7 @@ async def show_permissions(call: Call, *, topics: bool) -> Response:
 
 
 async def set_permissions(call: Call, *, topics: bool) -> Response:
-    """Set the permissions of a user in a vhost: 201 for the first ones, 204 for changed ones."""
+    """Set the permissions of a user in a vhost; answer 201 if there were none, else 204."""
     kinds = ("exchange" if topics else "configure", "write", "read")
     fields, administration = await call.fields(required=kinds), call.broker.administration
     user, vhost = call.words["user"], call.words["vhost"]
@@ -116,7 +116,7 @@ async def set_permissions(call: Call, *, topics: bool) -> Response:
 
 
 async def clear_permissions(call: Call, *, topics: bool) -> None:
-    """Remove the permissions of a user in a vhost, or the topic permissions for the path's exchange, or all."""
+    """Remove the permissions of a user in a vhost, or topic permissions for one exchange or all."""
     named = {name: call.words[name] for name in ("user", "vhost", "exchange") if name in call.words}
     if not any(named.get("exchange") in (None, row.get("exchange")) for row in _found(call, topics=topics)):
         raise not_found()

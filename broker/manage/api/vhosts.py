@@ -1,4 +1,4 @@
-"""Vhosts: listed, added, changed and deleted."""
+"""Routes for vhosts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ COUNTERS: Final = len(MESSAGE_STATS)
 
 
 async def list_vhosts(call: Call) -> Response:
-    """Answer with the vhosts visible to the caller, including offline ones."""
+    """Answer with the vhosts that the caller sees, including offline ones."""
     names = [name for name in call.broker.administration.vhost_names if call.sees_vhost(name)]
     rows = await VhostRows.of(call, names)
     return await listed(call.query, Listing(names, names=lambda name: (name,), whole=rows.whole, order=str))
@@ -44,7 +44,7 @@ async def show_vhost(call: Call) -> Response:
 
 @dataclass(frozen=True)
 class VhostRows:
-    """Build the rows of vhosts from queue lengths that were read before."""
+    """Build the rows of vhosts from lengths and octets that were read before."""
 
     broker: ManagedBroker
     lengths: Mapping[str, Lengths]
@@ -64,7 +64,7 @@ class VhostRows:
         return cls(call.broker, lengths, octets)
 
     def whole(self, name: str) -> Row:
-        """Return the row of a vhost; that of an offline one has no statistics."""
+        """Return the row of a vhost, without statistics if the vhost is offline."""
         administration, node = self.broker.administration, self.broker.node_name
         facts = administration.vhost_fields(name)
         description, tags = facts.get("description", ""), _tags_of(facts)
@@ -103,7 +103,7 @@ def _tags_of(facts: Mapping[str, Any]) -> list[str]:
 
 
 async def put(call: Call) -> Response:
-    """Add a vhost (201), or change it (204): its description, tags, default queue type and tracing."""
+    """Add a vhost (201), or change an existing one (204)."""
     fields, name = await call.fields(), call.words["vhost"]
     facts: dict[str, Any] = {}
     if fields.has("description"):
@@ -121,7 +121,7 @@ async def put(call: Call) -> Response:
 
 
 async def delete(call: Call) -> None:
-    """Delete a vhost with its queues, messages, policies and permissions, unless it is protected."""
+    """Delete a vhost with all its objects and permissions, unless it is protected."""
     if call.words["vhost"] not in call.broker.administration.vhost_names:
         raise not_found()
     try:
@@ -136,7 +136,7 @@ async def protect(call: Call, *, on: bool) -> None:
 
 
 async def start(call: Call) -> None:
-    """Accept the start of a running vhost. An offline one starts with the broker, after a repair of its files."""
+    """Accept the start of a running vhost. An offline vhost starts with the broker, after a repair of its files."""
     call.vhost()
 
 

@@ -1,1 +1,1 @@
-"""Metrics for Prometheus, read at each scrape, under RabbitMQ's names and under SlotMQ's own."""
+"""Metrics for Prometheus, under the names that RabbitMQ uses and under names of SlotMQ."""

@@ -36,7 +36,7 @@ class ChannelReading:
 
 
 def channel_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[ChannelReading]:
-    """Yield the channels of connections."""
+    """Yield a reading of each channel of the connections."""
     for channel in channels_of(sessions):
         yield ChannelReading(channel)
 
@@ -75,7 +75,7 @@ CHANNEL_FAMILIES: Final[tuple[Family[ChannelReading], ...]] = (
 
 
 def connection_readings(sessions: Iterable[SessionOfConnection]) -> Iterator[Reading[SessionOfConnection]]:
-    """Yield connections with their labels."""
+    """Yield a reading of each connection."""
     for session in sessions:
         names = (("connection", session.name), ("vhost", vhost_name(session)), ("user", user_name(session)))
         yield Reading(session, *names)
@@ -105,7 +105,7 @@ CONNECTION_FAMILIES: Final[tuple[Family[Reading[SessionOfConnection]], ...]] = (
 
 
 def login_readings(logins: Logins) -> Iterator[Reading[LoginCount]]:
-    """Yield the counts of logins over each protocol that had any."""
+    """Yield the counts of logins by protocol."""
     for protocol, count in sorted(logins.counts.by_protocol.items()):
         yield Reading(count, ("protocol", protocol))
 

@@ -44,7 +44,7 @@ def global_lines(by_protocol: Mapping[str, MessageCounts]) -> Iterator[str]:
 
 
 def label_of(protocol: str) -> str:
-    """Return the label of a protocol: `amqp091`, `mqtt311`, `mqtt50`."""
+    """Return the label of a protocol, such as `amqp091`."""
     return "".join([letter for letter in protocol.lower() if letter.isalnum()])
 
 
@@ -72,7 +72,7 @@ def protocol_lines(name: str, about: str, counts: Mapping[str, int]) -> str:
 
 
 def identity_lines(broker: ManagedBroker, endpoint: str) -> Iterator[str]:
-    """Yield the metrics that dashboards join on: the names and versions of the broker and its cluster."""
+    """Yield the metrics with the names and versions of the broker and its cluster, which dashboards join on."""
     node, named = broker.node_name, broker.administration.global_parameters.get("cluster_name")
     cluster = named if isinstance(named, str) else node
     build = {

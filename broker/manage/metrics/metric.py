@@ -1,4 +1,4 @@
-"""Metrics as values: their names, the functions that read them, and their text in Prometheus's format 0.0.4."""
+"""Metrics: their names, the functions that read their values, and their text in Prometheus's format 0.0.4."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Reading(Generic[Read]):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """Counters of the whole broker, which do not fall when an object ends.
+    """Counters of the whole broker, which do not fall when an object is deleted or a connection ends.
 
-    Units: `received_bytes` and `sent_bytes` are of all connections since the start.
+    Units: `received_bytes` and `sent_bytes` are the bytes of all connections since startup.
     """
 
     messages: MessageCounts
@@ -60,8 +60,8 @@ Counts = Callable[["MessageCounts"], int]
 class Metric(Generic[T]):
     """A metric with one value for each object of a kind.
 
-    Shapes: `name` has no prefix. `total` reads the value of the whole broker, for a counter of objects that end: the
-        sum over the remaining ones would fall.
+    Shapes: `name` has no prefix. `total` reads a counter of the whole broker, because the sum over the objects would
+        fall when one of them ends.
     """
 
     name: str
@@ -72,7 +72,7 @@ class Metric(Generic[T]):
 
 
 class Family(Generic[T]):
-    """Metrics that are requested together. Shapes: `name` is RabbitMQ's, for /metrics/detailed?family=."""
+    """Metrics that are requested together. Shapes: `name` selects them in /metrics/detailed?family=."""
 
     def __init__(self, name: str, *metrics: Metric[T]) -> None:
         self.name = name
@@ -134,7 +134,7 @@ def head(name: str, kind: str, about: str) -> str:
 
 
 def label_text(labels: Iterable[tuple[str, str]]) -> str:
-    """Return labels in braces, as they follow the name of a metric; empty without labels."""
+    """Return the text of labels, which follows the name of a metric; it is empty without labels."""
     inner = ",".join([f'{name}="{value.translate(_LABEL_ESCAPES)}"' for name, value in labels])
     return f"{{{inner}}}" if inner else ""
 
@@ -145,7 +145,7 @@ def sample(name: str, labels: str, value: float | None) -> str:
 
 
 def metric(name: str, kind: str, about: str, samples: Iterable[Sample]) -> str:
-    """Return a metric with its samples."""
+    """Return the text of a metric with its samples."""
     return head(name, kind, about) + "".join([sample(name, label_text(labels), value) for labels, value in samples])
 
 
@@ -157,7 +157,7 @@ def by(label: str, values: Iterable[tuple[str, float | None]]) -> list[Sample]:
 def histogram(
     name: str, about: str, bounds: Sequence[float], counts: Sequence[int], total: float, labels: Labels = ()
 ) -> str:
-    """Return a histogram. Shapes: `counts` contains one more number than `bounds`, for larger values."""
+    """Return the text of a histogram. Shapes: `counts` has one number more than `bounds`, for larger values."""
     cumulative = 0
     lines = [head(name, HISTOGRAM, about)]
     for bound, count in zip((*map(str, bounds), "+Inf"), counts, strict=True):

@@ -1,4 +1,4 @@
-"""Metrics of the node: opened and closed objects, the process, the disk and the alarms."""
+"""Metrics of the node, such as those of its process, its disk and its alarms."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from broker.vhosts.broker_statistics import ChurnCounts
 class NodeReading:
     """The node at the time of a scrape.
 
-    Shapes: `facts` is the process's part of `slotmq status`; `limits` are those of the memory and disk alarms in bytes.
+    Shapes: `facts` is the process's part of `slotmq status`; `limits` maps an alarm to its limit in bytes.
     """
 
     facts: Mapping[str, Any]
@@ -54,7 +54,7 @@ class NodeReading:
 
 
 def commits_of(engines: list[Engine]) -> CommitTally:
-    """Return the commits of all vhosts; the vhosts of a cluster node share one tally."""
+    """Add up the commits of all vhosts; the vhosts of a cluster node share one tally."""
     total = CommitTally()
     for tally in dict.fromkeys([engine.committer.tally for engine in engines]):
         total.add(tally)

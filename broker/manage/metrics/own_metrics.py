@@ -1,4 +1,4 @@
-"""Metrics of SlotMQ's own: slots, commits, taps and cursors, the cluster, and the overlay."""
+"""Metrics that RabbitMQ does not have, such as those of commits, taps, the cluster and the overlay."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ALARMS: Final = ("memory", "disk", "database")
 
 
 def own_lines(broker: ManagedBroker, node: NodeReading) -> Iterator[str]:
-    """Yield the metrics, one text for each. Cost: O(vhosts + connections + slot files + cursors + links + streams)."""
+    """Yield the text of the metrics. Cost: O(vhosts + connections), plus the listings of taps and the overlay."""
     yield from commit_lines(node.commits)
     blocked = node.facts["connections_blocked"]
     yield gauge_line("slotmq_blocked_connections", "Publishers that an alarm blocks", blocked)
@@ -102,7 +102,7 @@ def tap_lines(taps: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def cluster_lines(facts: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the node's metrics of its cluster. Units: the facts are in milliseconds."""
+    """Yield this node's metrics about its cluster. Units: times in `facts` are in milliseconds."""
     round_trip_ms, beat_ms = facts["database_ms"], facts["beat_age_ms"]
     about = "1 while the database answers without errors, else 0"
     yield gauge_line("slotmq_cluster_database_up", about, int(not facts["database_trouble"]))
@@ -119,7 +119,7 @@ def cluster_lines(facts: Mapping[str, Any]) -> Iterator[str]:
 
 
 def overlay_lines(brokers: list[dict[str, Any]]) -> Iterator[str]:
-    """Yield the links and streams of the overlay's brokers in this process."""
+    """Yield the metrics of the links and streams of the overlay's brokers in this process."""
     links: list[tuple[Labels, dict[str, Any]]] = [
         ((("broker", broker["broker"]), ("peer", link["peer"])), link) for broker in brokers for link in broker["links"]
     ]

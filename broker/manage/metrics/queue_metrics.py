@@ -1,4 +1,4 @@
-"""Metrics of queues, exchanges and vhosts, including those that RabbitMQ has for a whole cluster."""
+"""Metrics of queues, exchanges and vhosts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SESSION_PREFIX: Final = "mqtt-subscription-"
 
 
 class QueueReading:
-    """A queue at the time of a scrape. Values that cost more are read when a metric needs them."""
+    """A queue at the time of a scrape. Expensive values are read when a metric needs them."""
 
     __slots__ = ("_counts", "_now_ms", "_resident", "_statistics", "queue", "vhost")
 
@@ -38,7 +38,7 @@ class QueueReading:
 
     @property
     def session(self) -> str:
-        """The client of the disconnected MQTT session that the queue belongs to; empty for other queues."""
+        """The client identifier of the disconnected MQTT session that owns the queue, or empty."""
         name = self.queue.name
         if not name.startswith(SESSION_PREFIX) or self.queue.consumers:
             return ""
@@ -70,7 +70,7 @@ class QueueReading:
 
     @property
     def head_age_s(self) -> float | None:
-        """The age of the oldest of the first messages of all levels: 0 without messages, None if one is on disk."""
+        """The age of the oldest message at the head of a level: 0 without messages, or None if a head is on disk."""
         oldest_ms = self._now_ms
         for level in self.queue.levels:
             slot = level.manager.front()
@@ -84,7 +84,7 @@ class QueueReading:
 
 
 def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Iterator[QueueReading]:
-    """Yield the queues of vhosts, without the broker's own."""
+    """Yield the queues of vhosts, except internal ones."""
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
             if not queue.is_internal:
@@ -92,7 +92,7 @@ def queue_readings(vhosts: Iterable[Vhost], statistics: BrokerStatistics) -> Ite
 
 
 def queue_infos(vhosts: Iterable[Vhost]) -> Iterator[Reading[Queue]]:
-    """Yield the queues of vhosts, without the broker's own, with labels for their types."""
+    """Yield the queues of vhosts, except internal ones, with labels for their types."""
     for vhost in vhosts:
         for queue in list(vhost.queues.values()):
             if not queue.is_internal:
@@ -169,7 +169,7 @@ def exchange_readings(vhosts: Iterable[Vhost]) -> Iterator[Reading[Exchange]]:
 
 
 def named_exchanges(vhosts: Iterable[Vhost]) -> Iterator[Reading[Exchange]]:
-    """Yield the exchanges for the metrics of a cluster: those with a name that are not internal."""
+    """Yield the exchanges that have a name and are not internal, with labels for their types."""
     for reading in exchange_readings(vhosts):
         if reading.of.name and not reading.of.internal:
             yield Reading(reading.of, *reading.labels, ("type", reading.of.type))

@@ -47,8 +47,8 @@ from broker.manage.metrics.queue_metrics import (
     vhost_readings,
 )
 
-READINGS_AT_ONCE: Final = 200  # objects that are read between two turns of the loop
-SLOTS_PER_READING: Final = 10  # reading these slots takes as long as reading one object
+READINGS_AT_ONCE: Final = 200  # objects that are read in one turn of the loop
+SLOTS_PER_READING: Final = 10  # reading this many slots takes as long as reading one object
 RABBITMQ: Final = "rabbitmq_"
 DETAILED: Final = "rabbitmq_detailed_"
 CLUSTER: Final = "rabbitmq_cluster_"
@@ -81,7 +81,7 @@ class Scrape:
         )
 
     async def aggregated(self) -> Pieces:
-        """Yield the numbers of the whole broker, without labels of queues, exchanges, channels or connections."""
+        """Yield the metrics of the whole broker, with sums over objects such as queues."""
         yield "".join(self._of_broker("aggregated"))
         async for piece in written(RABBITMQ, NODE_FAMILIES, [self._node]):
             yield piece
@@ -89,7 +89,7 @@ class Scrape:
             yield piece
         vhosts = self._vhosts
         queues, slots = Sums(QUEUE_FAMILIES), 0
-        disconnected: set[tuple[str, str]] = set()  # MQTT sessions
+        disconnected: set[tuple[str, str]] = set()  # the vhost and client of MQTT sessions
         async for queue in gradually(queue_readings(vhosts, self._broker.statistics), slots_cost):
             queues.add(queue)
             slots += queue.slots
@@ -114,7 +114,7 @@ class Scrape:
             yield piece
 
     async def per_object(self) -> Pieces:
-        """Yield the numbers of each queue, channel, connection and exchange, and those of the whole broker."""
+        """Yield the metrics of the whole broker, with a sample for each object, such as a queue."""
         yield "".join(self._of_broker("per-object"))
         async for piece in self._of_objects(RABBITMQ, None, self._vhosts):
             yield piece
@@ -122,8 +122,8 @@ class Scrape:
             yield piece
 
     async def detailed(self, families: Collection[str], vhosts: Collection[str] | None) -> Pieces:
-        """Yield the requested families, for queues and exchanges of `vhosts`, or of all if it is None. Unknown families
-        are ignored, as in RabbitMQ.
+        """Yield the requested families; queues and exchanges are those of `vhosts`, or all if `vhosts` is None. Unknown
+        families are ignored, as in RabbitMQ.
         """
         yield "".join(identity_lines(self._broker, "detailed"))
         chosen = [vhost for vhost in self._vhosts if vhosts is None or vhost.name in vhosts]
@@ -136,7 +136,7 @@ class Scrape:
             yield piece
 
     def _of_broker(self, endpoint: str) -> Iterator[str]:
-        """Yield the metrics of the broker as a whole: its identity and counters, and SlotMQ's own metrics."""
+        """Yield the metrics that the broker has only as a whole, such as its identity."""
         statistics = self._broker.statistics
         yield from identity_lines(self._broker, endpoint)
         yield from global_lines(self._broker.statistics.by_protocol())
@@ -190,7 +190,7 @@ class Sums(Generic[R]):
         self._sums: list[float] = [0] * len(self._metrics)
 
     def add(self, reading: R) -> None:
-        """Add the values of one object, except for metrics with a total of the whole broker."""
+        """Add the values of one object, except those of metrics with a total of the whole broker."""
         for place, metric in enumerate(self._metrics):
             if metric.total is None:
                 self._sums[place] += metric.value(reading) or 0
@@ -205,14 +205,14 @@ class Sums(Generic[R]):
 
 
 def families_named(families: Iterable[Family[R]], names: Collection[str] | None) -> list[Family[R]]:
-    """Return the families with these names, or all if None, without a family that another one includes."""
+    """Return the families with these names, or all if `names` is None, without a family that another one includes."""
     found = [family for family in families if names is None or family.name in names]
     whole = any(family.name == QUEUE_METRICS for family in found)
     return [family for family in found if not (whole and family.name == QUEUE_CONSUMERS)]
 
 
 def slots_cost(reading: QueueReading) -> int:
-    """Return the cost of reading a queue and its slots, in objects."""
+    """Return the cost of reading a queue and its slots. Units: objects."""
     return 1 + reading.slots // SLOTS_PER_READING
 
 
@@ -222,7 +222,7 @@ def one(_reading: Labelled) -> int:
 
 
 async def gradually(readings: Iterable[R], cost: Callable[[R], int] = one) -> AsyncGenerator[R, None]:
-    """Yield readings; after each slice of `READINGS_AT_ONCE`, let the loop do other work."""
+    """Yield readings, and let the loop do other work after each slice of `READINGS_AT_ONCE`."""
     spent = 0
     for reading in readings:
         yield reading
@@ -235,7 +235,7 @@ async def gradually(readings: Iterable[R], cost: Callable[[R], int] = one) -> As
 async def written(
     prefix: str, families: Sequence[Family[R]], readings: Iterable[R], cost: Callable[[R], int] = one
 ) -> Pieces:
-    """Yield the text of families, metric by metric. The text of labels is generated once for each object."""
+    """Yield the text of families, metric by metric."""
     if not families:
         return
     labelled = [(label_text(reading.labels), reading) async for reading in gradually(readings, cost)]

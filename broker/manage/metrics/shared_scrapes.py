@@ -1,6 +1,6 @@
-"""Shared scrapes: one runs at a time, and equal requests share its text.
+"""Shared scrapes: one scrape runs at a time, and equal requests share its text.
 
-A scrape needs no login and reads all objects of the broker, so its work and memory must not grow with the requests.
+A scrape needs no login and reads all objects of the broker, so many requests must not cause as many scrapes.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from typing import Final
-from weakref import WeakValueDictionary  # of locks
+from weakref import WeakValueDictionary
 
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
@@ -18,7 +18,7 @@ from broker.manage.client import ApiClient
 from broker.manage.metrics.metric import CONTENT_TYPE
 from broker.manage.metrics.scrape import FAMILY_NAMES, Scrape
 
-KEPT_MAX_BYTES: Final = 64 << 20  # of texts that are shared or still being read
+KEPT_MAX_BYTES: Final = 64 << 20  # the memory for texts that are shared or still being read
 PIECE_BYTES: Final = 64 << 10
 REST_RATIO: Final = 3  # a network waits this many times the duration of its last scrape before the next one
 
@@ -40,15 +40,15 @@ class ScrapeText:
 class SharedScrapes:
     """Run scrapes one at a time, and share their texts.
 
-    Networks take turns, and each gets only a part of the time. The memory for texts is bounded: the oldest ones are
-    dropped, and their readers are disconnected.
+    After a scrape, its network waits before the next one. The memory for texts is bounded: if there is no room, the
+    oldest texts are dropped and their readers are disconnected.
     """
 
     def __init__(self, kept_max_bytes: int = KEPT_MAX_BYTES) -> None:
-        """`kept_max_bytes` limits the texts in memory together; a single larger text is kept alone."""
+        """`kept_max_bytes` limits the memory for all texts; a larger text is kept alone."""
         self._kept_max_bytes = kept_max_bytes
         self._newest: dict[Hashable, ScrapeText] = {}
-        self._kept: dict[ScrapeText, None] = {}  # the newest ones and those being read, oldest first
+        self._kept: dict[ScrapeText, None] = {}  # the newest texts and those being read, oldest first
         self._making: dict[Hashable, asyncio.Future[ScrapeText | None]] = {}
         self._turn = asyncio.Lock()
         self._networks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
@@ -56,9 +56,9 @@ class SharedScrapes:
     async def pieces(
         self, key: Hashable, client: ApiClient, make: Make, shared_s: float
     ) -> AsyncGenerator[bytes, None]:
-        """Yield the newest text with a key if it is younger than `shared_s`, else that of a new scrape by `make`."""
+        """Yield the newest text of a key. If it is older than `shared_s`, yield the text of a new scrape by `make`."""
         text = await self._text(key, client.peer.network, make, shared_s)
-        while not text.pieces:  # it was dropped while this client waited
+        while not text.pieces:  # the text was dropped while this client waited
             text = await self._text(key, client.peer.network, make, shared_s)
         text.readers[client] = None
         self._kept.setdefault(text)
@@ -79,7 +79,7 @@ class SharedScrapes:
             if making is None:
                 break
             found = await asyncio.shield(making)
-            if found is not None:  # else the client that started it has disconnected
+            if found is not None:  # None: the scrape failed, or its client has disconnected
                 return found
         made = self._making[key] = loop.create_future()
         text: ScrapeText | None = None
@@ -149,7 +149,7 @@ class SharedScrapes:
 
 
 def metric_routes() -> list[ApiRoute]:
-    """Return the routes for metrics."""
+    """Return the routes for metrics, which share their scrapes."""
     shared = SharedScrapes()
 
     def answer(call: Call, key: Hashable, make: Make) -> Response:
