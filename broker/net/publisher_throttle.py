@@ -42,8 +42,8 @@ class PublisherThrottle:
     """A throttle that blocks publishers during an alarm, and pauses those that fill the memory for unwritten records.
 
     All publishers share a limit on unwritten bytes. A publisher is paused when its unwritten bytes exceed what is left
-    of the limit, so one greedy publisher fills about half of it, and the rest is for others. A commit writes the records
-    of a store, and resumes its publishers unless the limit is exceeded.
+    of the limit, so one greedy publisher fills about half of it, and the rest is for others. A commit of a store resumes
+    its publishers unless the limit is exceeded.
     Units: `backlog_max_bytes` is the number of bytes that may wait in memory to be written to the logs,
         `counted_bytes` the backlog above which each connection's bytes are counted.
     Invariant: connections that only consume are never stopped here.

@@ -142,7 +142,7 @@ class Transport(Outlet):
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """Shapes: `short_heartbeats` contains the clients for which `beat` is called; `peer` is passed for a client within
+        """Shapes: `short_heartbeats` contains the clients for which `beat` is called; `peer` is that of a client within
         this process.
         """
         self._machine = machine
