@@ -222,7 +222,7 @@ class Channel:
     def accept_run(self, run: PublishRun) -> int:
         """Process the publishes of a run, and return how many were processed. HOT.
 
-        The caller returns the remaining ones to the buffer.
+        It may stop early; the caller then returns the remaining publishes to the buffer.
         """
         payloads = run.payloads
         count = len(payloads)

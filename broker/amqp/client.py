@@ -1,7 +1,7 @@
 """The client's side of a connection without I/O: bytes in, methods with their contents out, and the reverse.
 
     GREETING --start--> STARTED --tune--> TUNED --open-ok--> OPENING --last channel.open-ok--> OPEN --close()--> CLOSING
-    any state --connection.close, close-ok or a broken frame--> CLOSED
+    any state --connection.close, close-ok or a failure--> CLOSED
 
 It has no socket, task or clock. The caller writes the result of take_output(), and handles the result of feed().
 """
@@ -236,7 +236,7 @@ class ClientConnection:
         self.state = ClientState.STARTED
 
     def _agree(self, tune: commands.Connection.Tune) -> None:
-        """Answer with the lower limits. The cutter keeps ours, because the broker's content headers may be larger."""
+        """Answer with the lower limits. The cutter keeps our frame size, which content headers may need."""
         self.frame_max_bytes = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         if self.heartbeat_s and tune.heartbeat:
             self.heartbeat_s = min(self.heartbeat_s, tune.heartbeat)
@@ -262,7 +262,7 @@ class ClientConnection:
         return self.silent_beats <= SILENT_BEATS_MAX
 
     def close(self, text: str) -> None:
-        """Send connection.close, or end at once before connection.start. Frames before close-ok are still processed."""
+        """Send connection.close, or end at once if the broker has not sent connection.start."""
         if self.state is ClientState.GREETING:
             self.state = ClientState.CLOSED
         elif self.state is not ClientState.CLOSING and self.state is not ClientState.CLOSED:

@@ -52,7 +52,7 @@ class ConnectionSession(Protocol):
     def authenticate(self, mechanism: str, response: bytes) -> None:
         """Log in the user, or raise Refused, also for a mechanism that was not offered.
 
-        If it calls connection.hold(), it decides later, with connection.admit() or connection.refuse().
+        If the session calls connection.hold() here, it decides later, with connection.admit() or connection.refuse().
         """
 
     def open(self, vhost: str) -> None:
@@ -67,7 +67,7 @@ class ConnectionSession(Protocol):
     def close(self) -> None:
         """Release the resources of the connection. Called exactly once, after the sessions of all channels were closed.
 
-        If it calls connection.hold(), it sends close-ok later, with connection.answer_close().
+        If the session calls connection.hold() here, it sends close-ok later, with connection.answer_close().
         """
 
     def crashed(self, error: Exception) -> None:
@@ -104,7 +104,7 @@ class Connection(ConnectionOutput):
         self.channel_max = limits.channel_max
         self.heartbeat_s = limits.heartbeat_s
         self.received = 0
-        self.amid_message = False  # the received bytes end within a frame or between the frames of a message
+        self.amid_message = False  # a hint: the received bytes end within a message
         self.drained = False  # the client has answered our close, so none of its frames are in transit
         self.orderly = False  # the client has sent connection.close
         self.failure: ProtocolError | Refused | None = None

@@ -26,7 +26,7 @@ REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """The publish of a message to the queue that dead-lettered it.
+    """The publish by which a message reached the queue that dead-lettered it.
 
     Shapes: `keys` contains the routing key, then the keys of the header CC; `expiration` is the property that
         dead-lettering removed, or None.

@@ -74,8 +74,10 @@ class ConnectionFault(ProtocolError):
 
 
 class Refused(BrokerError):
-    """The refusal of a login. `reason` is for the log: the client gets a general text, or none if `told` is False, so
-    that it cannot probe for users. `shown`, if not empty, is a text that HTTP clients may see.
+    """The refusal of a login.
+
+    `reason` is for the log: the client gets a general text, or none if `told` is False, so that it cannot probe for
+    users. `shown`, if not empty, is a text that HTTP clients may see.
     """
 
     def __init__(self, reason: str, *, told: bool = True, shown: str = "") -> None:

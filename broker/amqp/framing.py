@@ -1,7 +1,7 @@
 """Frames: cut received bytes into (type, channel, payload).
 
 A frame is a 7-octet head (type, channel, payload size), the payload, and the octet 0xCE (AMQP 0-9-1 section 4.2.3).
-Payloads are not interpreted here.
+Payloads are not decoded here.
 """
 
 from __future__ import annotations
@@ -183,9 +183,9 @@ class FrameCutter:
         self._missing_bytes = 0
 
     def _complete(self, data: bytes) -> bool:
-        """Join the payload of a frame that these bytes complete, without copying the bytes after it.
+        """Join the payload of a frame that these bytes complete without copying the bytes after it, and return True.
 
-        Return False, and do nothing, if the general way is necessary or as fast.
+        Do nothing and return False if the frame must be checked, or if this would not be faster.
         """
         buffer = self._buffer
         start = self.at + HEAD_BYTES

@@ -64,7 +64,7 @@ def erlang_string(octets: bytes) -> str:
 class HeaderFacts:
     """The facts of a content header that the broker needs, shared by headers with equal properties.
 
-    A publish with `special` facts needs the detailed check, which uses the keyword arguments. Values of headers, from
+    A publish with `special` facts needs the detailed check, which reads the optional attributes. The values of headers,
     `cc` to `retain`, are as decoded, or MISSING. `fault` is the text of the 406 for invalid properties, or None. Facts
     are `plain` if they are not special and there is no expiration.
     Invariant: immutable.

@@ -41,8 +41,8 @@ NO_TAKER: Final = NoTaker()
 class Withheld:
     """Frames of a channel to send later, and a function to call right afterwards.
 
-    Units: `number` is that of the change that must be on disk first, 0 for frames that only follow others, or UNDECIDED
-        until the number is known.
+    Units: `number` is the number of the change that must be on disk first, 0 for frames that only follow others, or
+        UNDECIDED until the number is known.
     """
 
     __slots__ = ("frames", "number", "then")

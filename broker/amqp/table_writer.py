@@ -1,4 +1,4 @@
-"""Encode field tables as amqp/tables.py reads them."""
+"""Encode field tables, which `amqp/tables.py` reads."""
 
 from __future__ import annotations
 

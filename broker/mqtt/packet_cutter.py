@@ -15,7 +15,7 @@ DUP: Final = 0x08
 ACKS: Final = frozenset((0x40, 0x50, 0x62, 0x70))  # PUBACK, PUBREC, PUBREL, PUBCOMP
 ACK_RUN: Final = -1
 PUBLISH_RUN: Final = -2
-FLAGS: Final = {0x80: 0x02, 0xA0: 0x02, 0x60: 0x02}  # of SUBSCRIBE, UNSUBSCRIBE, PUBREL; they are 0 in other types
+FLAGS: Final = {0x80: 0x02, 0xA0: 0x02, 0x60: 0x02}  # flags of SUBSCRIBE, UNSUBSCRIBE, PUBREL; others have 0
 RUN_MAX: Final = 1000
 
 
@@ -110,7 +110,7 @@ class PacketCutter:
     def cut(self) -> int | None:
         """Cut the next packet or run, or return None if there is no complete packet. HOT.
 
-        Raises: PacketError 0x81 for a malformed packet, 0x95 for one over the limit. Do not call it again after an error.
+        Raises: PacketError 0x81 for a malformed packet, 0x95 for one over the limit; do not call it again then.
         """
         first = self._next_header()
         if first < 0:
@@ -127,7 +127,7 @@ class PacketCutter:
         return first
 
     def _next_header(self) -> int:
-        """Find the next whole packet, without advancing; return its first octet, or -1. Raises: as `cut`."""
+        """Find the next whole packet without advancing; return its first octet, or -1 if none. Raises: as `cut`."""
         while True:
             buffer = self.buffer
             at = self._at

@@ -57,7 +57,7 @@ class WebSocketFrames:
         self._at = 0
 
     def read(self, frames_max: int) -> tuple[bytes, bool]:
-        """Process up to `frames_max` frames; return the payload of data frames, and whether more may be complete."""
+        """Read up to `frames_max` frames; return the payload of data frames, and whether there may be more frames."""
         pieces: list[bytes] = []
         count = 0
         while self.code == OPEN:

@@ -32,7 +32,7 @@ class Heartbeats:
             self.sent(sent_bytes)
         else:
             self._unsent_calls += 1
-        return self._unsent_calls * 2 >= interval_calls - 1  # the last output may have been sent one call earlier
+        return self._unsent_calls * 2 >= interval_calls - 1  # the last output may be up to one call older than counted
 
     def sent(self, sent_bytes: int) -> None:
         """Record that output was just sent."""

@@ -234,7 +234,8 @@ class Listener:
     async def close(self, timeout_s: float, progress: Callable[[int], None]) -> None:
         """Close every connection, and wait up to `timeout_s` for clients that still send or receive.
 
-        Silent clients are dropped, because an idle connection of a pool reads nothing until its next use.
+        Silent clients are dropped, because an idle connection of a pool reads nothing until its next use. `progress` is
+        called with the number of open connections.
         Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
         """
         for transport in list(self.transports):

@@ -28,7 +28,7 @@ class PasswordThreads:
 
     A network uses at most one thread; networks take turns, and so do the user names of a network. So a flood of logins
     from one network hardly delays others, and guesses at one name hardly delay other names.
-    Invariant: every check is answered once: with its result, with False after an error, or with None if it did not run.
+    Invariant: a check is answered at most once: with its result, False after an error, or None if it did not run.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

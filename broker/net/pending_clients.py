@@ -10,7 +10,7 @@ import sys
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-DESCRIPTORS_WANTED: Final = 1 << 17  # over ten times the default of connections_max; nothing iterates over all of them
+DESCRIPTORS_WANTED: Final = 1 << 17  # over ten times the default of connections_max
 RESERVED_MIN: Final = 64
 RESERVED_MAX: Final = 1024
 

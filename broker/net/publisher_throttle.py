@@ -14,7 +14,7 @@ from broker.core.publishing.message_store import MessageStore
 from broker.core.session.connection import SessionOfConnection
 
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # of unwritten log records
-COUNTED_SHARE: Final = 8  # from this fraction of the limit on, unwritten records are counted for each connection
+COUNTED_SHARE: Final = 8  # above 1/COUNTED_SHARE of the limit, unwritten records are counted for each connection
 
 
 class Stop:
@@ -39,11 +39,11 @@ class ThrottledConnection(Hashable, Protocol):
 
 
 class PublisherThrottle:
-    """A throttle that blocks publishers during an alarm, and pauses those that fill the memory for unwritten records.
+    """A throttle that blocks publishers during an alarm, and pauses those that send faster than the store writes.
 
     All publishers share a limit on unwritten bytes. A publisher is paused when its unwritten bytes exceed what is left
-    of the limit, so one greedy publisher fills about half of it, and the rest is for others. A commit of a store resumes
-    its publishers unless the limit is exceeded.
+    of the limit, so one greedy publisher fills about half of it, and the rest is for others. After a commit of a store,
+    its publishers are resumed unless the limit is exceeded.
     Units: `backlog_max_bytes` is the number of bytes that may wait in memory to be written to the logs,
         `counted_bytes` the backlog above which each connection's bytes are counted.
     Invariant: connections that only consume are never stopped here.
@@ -88,7 +88,7 @@ class PublisherThrottle:
     def published(self, transport: ThrottledConnection, unwritten_bytes: int = 0) -> None:
         """Block or pause a publisher, if necessary, after a read from it.
 
-        Units: `unwritten_bytes` is the value of its session's counter of this name before the read.
+        Units: `unwritten_bytes` is the value of the session's `unwritten_bytes` before the read.
         """
         if self._alarms.alarms:
             self._block([transport])
@@ -99,7 +99,7 @@ class PublisherThrottle:
         self._publishers.add(transport)
 
     def turn(self) -> bool:
-        """Resume publishers whose records were written, and return whether the next turn must check again.
+        """Resume paused publishers if possible, and return whether the next turn must check again.
 
         Cost: O(stores), and O(publishers) of the stores that have committed.
         """

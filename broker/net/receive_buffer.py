@@ -2,7 +2,7 @@
 
 Bytes that a client sends faster than the broker handles them wait in this buffer, which adds to the latency of
 messages. Linux sizes the buffer for the rate of the link: on a fast link, it grows to megabytes, which may take seconds
-to publish. With a long round trip, so many bytes are in flight, and the system's size is used.
+to handle. With a long round trip, so many bytes are in flight, and the system's size is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ LARGE_READ_BYTES: Final = 16 << 10  # a client whose reads are smaller is not fa
 FIRST_BYTES: Final = 36 << 10
 LAST_BYTES: Final = 512 << 10  # two of the largest reads; net.core.rmem_max limits it too
 QUICK_MS: Final = 2  # a buffer that is full again within this time is too small
-QUICK_FILLS: Final = 8  # in a row, before the buffer grows; a publisher to an empty queue is fast at first
+QUICK_FILLS: Final = 8  # in a row, before the buffer grows: an empty queue accepts the first messages quickly
 NEAR_US: Final = 1000  # a client is near when its shortest round trip takes less than this
 _ROUND_TRIP: Final = struct.Struct("=148xI")  # tcpi_min_rtt of struct tcp_info: other times include delayed ACKs
 

@@ -129,7 +129,7 @@ class TlsContext:
         return True
 
     def _marks(self) -> list[tuple[int, int, int] | None]:
-        """Return a key of the version of each file, or None if there is none."""
+        """Return a key of the version of each file, or None for a missing file."""
         marks: list[tuple[int, int, int] | None] = []
         for path in (self._settings.certfile, self._settings.keyfile, self._settings.cafile):
             try:

@@ -18,7 +18,7 @@ from broker.net.pending_clients import PendingClients, descriptors_for_clients
 from broker.tasks import Tasks
 
 HANDSHAKES_MAX: Final = 1024
-HANDSHAKES_SHARE: Final = 4  # handshakes use at most one of this many descriptors for clients
+HANDSHAKES_SHARE: Final = 4  # handshakes use at most 1/HANDSHAKES_SHARE of the descriptors for clients
 RETRY_S: Final = 1.0  # nothing is accepted for this long after descriptors have run out
 
 _log = get_logger()

@@ -1,6 +1,6 @@
 """A client's socket: received bytes are fed to the connection, and its output is written once per turn of the loop.
 
-It has no task and no lock, only a few callbacks. Reading stops while there is one of the reasons in `Stop`. The loop
+It has no task and no lock, only a few callbacks. Reading stops while one of the reasons in `Stop` applies. The loop
 then does not notice that the client has disconnected, so `tick` checks clients that an alarm blocks.
 """
 
@@ -33,7 +33,7 @@ UNKNOWN: Final = Peer("")
 EOF_TICKS: Final = 2  # one to two seconds in which a client may close its socket after close-ok
 CLOSE_TICKS: Final = 5  # seconds in which a client must answer connection.close and close its socket
 OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns cannot run
-SMALL_READ_BYTES: Final = 4096  # a read that is handled even if the turn's share is used up, and may run the turn
+SMALL_READ_BYTES: Final = 4096  # a read up to this size ignores the turn's share, and may run the turn
 DELAYED_MS: Final = 38
 """A client that sends this long after an unanswered read may have waited for our ACK."""
 DELAYED_MAX_MS: Final = 60
@@ -285,8 +285,8 @@ class Transport(Outlet):
         """Close the socket if the client has answered our close; otherwise wait for the client to close its socket.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
-        close-ok. A client that closes cleanly may close its socket first, because some clients would mistake an early
-        end of file for a failure.
+        close-ok. A client that closes cleanly does not get an end of file at once, because some clients would mistake
+        it for a failure.
         """
         if not self._finishing:
             self._finishing = True
@@ -504,7 +504,7 @@ class Transport(Outlet):
         return self.connection.received + self._discarded_bytes
 
     def close_silent(self) -> bool:
-        """Close the socket of a silent client unless reading is stopped or output is unsent; return whether it was.
+        """Close the socket of a silent client, unless it is paused or output is unsent; return whether it was closed.
 
         The kernel keeps the sent output for the client, but discards it if the client sends something.
         """
