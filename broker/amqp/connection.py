@@ -229,7 +229,7 @@ class Connection(ConnectionOutput):
     def lost(self) -> None:
         """Close every session, because the socket is closed. Called exactly once.
 
-        The references to the transport and the session are dropped, because both refer to the connection.
+        The references to the transport and the session are dropped, so that no reference cycles remain.
         """
         self.finish()
         self.discard_output()

@@ -1,7 +1,7 @@
 """Encode content headers, and edit them without loss: entries that do not change keep their octets.
 
-Dead letters, for example, differ from the published message in a few entries. Decoding and encoding the rest would
-change the widths of numbers and the octets of malformed texts.
+Dead letters, for example, differ from the published message in a few entries. Decoding and encoding the rest could
+change its octets, such as the widths of numbers.
 """
 
 from __future__ import annotations

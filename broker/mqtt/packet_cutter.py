@@ -110,7 +110,7 @@ class PacketCutter:
     def cut(self) -> int | None:
         """Cut the next packet or run, or return None if there is no complete packet. HOT.
 
-        Raises: PacketError 0x81 for a malformed packet, 0x95 for one over the limit; do not call it again then.
+        Raises: PacketError 0x81 for a malformed packet, 0x95 for one over the limit. No call may follow.
         """
         first = self._next_header()
         if first < 0:
