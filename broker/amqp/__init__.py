@@ -1,1 +1,1 @@
-"""The AMQP 0-9-1 protocol as values: bytes in, methods and contents out, and the reverse."""
+"""The AMQP 0-9-1 protocol without I/O: bytes in, methods and contents out, and the reverse."""

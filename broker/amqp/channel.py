@@ -1,7 +1,7 @@
-"""A channel: frames in, as its state allows; methods and publishes to its session, replies out.
+"""A channel: check its frames, pass methods and publishes to its session, and send the replies.
 
-A publish is three kinds of frame, the method, the content header and the bodies (AMQP 0-9-1 section 4.2.6). They are
-passed on together, unchanged and not decoded.
+A publish arrives as a method frame, a content header frame and body frames (AMQP 0-9-1 section 4.2.6). The session gets
+their payloads together, not decoded.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ChannelState(Enum):
     """The state of a channel; a channel number without a Channel is not open."""
 
     OPEN = "open"
-    CLOSING = "closing"  # channel.close sent: all but open, close and close-ok is discarded (section 1.5.2.5)
+    CLOSING = "closing"  # channel.close was sent, and close-ok has not arrived (section 1.5.2.5)
     CLOSED = "closed"
 
 
@@ -55,8 +55,8 @@ def indexes_of(*methods: type[Method]) -> set[bytes]:
     return {method.index.to_bytes(4, "big") for method in methods}
 
 
-# The methods that a client may send on an open channel. The others travel from server to client only, or belong to
-# class connection: RabbitMQ answers both with 503.
+# The methods that a channel decodes for its session. Methods that clients do not send on a channel are refused with
+# 503, as in RabbitMQ.
 CLIENT_METHODS: Final = indexes_of(
     AccessRequest,
     commands.Channel.Flow,
@@ -90,10 +90,7 @@ NO_METHOD: Final = b"\x00\x00\x00\x00"
 
 
 def check_open(payload: bytes) -> None:
-    """Check the first method on the number of a channel.
-
-    Raises: 504 unless it is channel.open, 540 for a method that does not exist, 502 for one that cannot be decoded.
-    """
+    """Check that the first method on a channel number is channel.open. Raises: ConnectionFault."""
     if payload[:4] != OPEN_METHOD:
         if payload[:4] not in METHODS:
             raise unknown_method(payload)
@@ -104,12 +101,12 @@ def check_open(payload: bytes) -> None:
 BODY_SIZE: Final = struct.Struct(">Q")
 HEADER_FIXED_BYTES: Final = 12
 NO_KIND: Final = -1  # no frame has this type, so _refuse_frame() gets every frame of a closing channel
-# Members of an Enum are slow to access and slower to hash; the hot path uses these.
+# A member of an Enum is slow to access, so the hot path uses this constant.
 IS_OPEN: Final = ChannelState.OPEN
 # These are equal for all channels.
 OPEN_OK: Final = commands.Channel.OpenOk()
 CLOSE_OK: Final = commands.Channel.CloseOk()
-# The facts of a channel before its first publish.
+# The value of `facts` before the first publish of a channel.
 NO_FACTS: Final = plain_facts(persistent=False, priority=NO_PRIORITY, expiration_ms=None)
 
 
@@ -126,13 +123,13 @@ class ChannelSession(Protocol):
         """Publish one message: the encoded method, the encoded and measured content header, and the body."""
 
     def publish_run(self, payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-        """Publish messages with equal properties from index `start` on, up to the first that needs a detailed check.
+        """Publish messages with equal properties from index `start` on.
 
-        Return the index of the first message that was not published; the caller passes that to publish().
+        Return the index of the first message that was not published.
         """
 
     def leave(self) -> None:
-        """Finish work before the client's channel.close; close() follows."""
+        """Finish work when the client sends channel.close; close() follows."""
 
     def close(self) -> None:
         """Release the resources of the channel. Called exactly once, however the channel ended."""
@@ -141,7 +138,7 @@ class ChannelSession(Protocol):
 class Channel:
     """One open channel of a connection.
 
-    Invariant: `_expects` is the only frame type that may be next; `facts` are those of `_seen_header`, the last one.
+    Invariant: on an open channel, `_expects` is the only frame type that may be next.
     """
 
     __slots__ = ("_body", "_closed", "_expects", "_gauge", "_header", "_known", "_limit_bytes", "_missing_bytes",
@@ -210,7 +207,7 @@ class Channel:
             self._content_body(payload)
 
     def accept_part(self, front: bytes, part: memoryview) -> None:
-        """Accept a part of a body frame that begins with the octets `front`, as accept() accepts a whole frame."""
+        """Accept a part of a body frame; `front` contains the first octets of the frame. Raises: as accept()."""
         if self._expects != FRAME_BODY:
             self._refuse_frame(FRAME_BODY, front)
             return
@@ -223,9 +220,9 @@ class Channel:
             self._end_of_content(b"".join(self._body))
 
     def accept_run(self, run: PublishRun) -> int:
-        """Accept complete publishes at once, as accept() would accept their frames, and return their number. HOT.
+        """Process the publishes of a run, and return how many were processed. HOT.
 
-        The caller passes the other frames again: after a hold or too much output, or if a method is not a publish.
+        It may stop early; the caller then returns the remaining publishes to the buffer.
         """
         payloads = run.payloads
         count = len(payloads)
@@ -265,7 +262,7 @@ class Channel:
         return connection.held or connection.out_bytes > connection.limits.unsent_max_bytes
 
     def _accept_one_by_one(self, run: PublishRun) -> int:
-        """Accept a run in which at least one publish is too large."""
+        """Process a run in which at least one publish is too large; return the number of publishes processed."""
         for taken, payload in enumerate(run.payloads):
             if taken and (not payload.startswith(PUBLISH) or self._must_wait()):
                 return taken
@@ -275,7 +272,7 @@ class Channel:
         return len(run.payloads)
 
     def send(self, method: Method) -> None:
-        """Send a method; do nothing while the channel closes, because its session may still send then."""
+        """Send a method; do nothing unless the channel is open."""
         if self.state is IS_OPEN:
             self.connection.write_behind(self.number, encode_method(self.number, method))
 
@@ -285,13 +282,13 @@ class Channel:
             self.connection.write_behind(self.number, encode_method(self.number, method), *frames)
 
     def send_return(self, method: Method, header: bytes, body: bytes) -> None:
-        """Send a basic.return before withheld answers, because its confirm does not wait for them either."""
+        """Send a basic.return without waiting for withheld answers, because its confirm does not wait either."""
         if self.state is IS_OPEN:
             frames = content_frames(self.number, header, body, self.connection.frame_max)
             self.connection.write(encode_method(self.number, method), *frames)
 
     def withhold(self, method: Method | None, number: int = UNDECIDED) -> Withheld:
-        """Send an answer, or nothing, once a change is on disk; later answers of the channel follow it."""
+        """Send an answer, if any, once a change is on disk; later answers of the channel wait, too."""
         answer = Withheld(() if method is None else (encode_method(self.number, method),), number)
         if self.state is IS_OPEN:
             self.connection.withhold(self.number, answer)
@@ -306,14 +303,14 @@ class Channel:
         self.end_session()
 
     def end(self) -> None:
-        """Close the session and the channel without telling the client. Called exactly once."""
+        """Close the session and the channel without notifying the client. Called exactly once."""
         try:
             self.end_session()
         finally:
             self.state = ChannelState.CLOSED
             self._forget_content()
             self._expects = NO_KIND
-            del self.session  # the session refers to the channel: both would wait for the garbage collector
+            del self.session  # breaks the reference cycle of channel and session
 
     def end_session(self) -> None:
         """Close the session if it is not closed yet."""
@@ -378,7 +375,7 @@ class Channel:
         self.session.publish(self._publish, self._header, body)
 
     def _append_body(self, payload: Octets) -> None:
-        """Append a part of a body: a large one as its own object, small ones joined with the small ones before."""
+        """Append a part of a body, and join consecutive small parts."""
         body = self._body
         if len(payload) >= LARGE_BYTES:
             body.append(payload)
@@ -392,7 +389,7 @@ class Channel:
         self._body.clear()
 
     def _refuse_frame(self, kind: int, payload: bytes) -> None:
-        """Handle a frame of a closing channel; refuse any other frame, because it is out of sequence."""
+        """Refuse a frame that is out of sequence, or handle a frame of a closing channel."""
         if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
             self.progress = NO_METHOD  # no method is at fault
             if kind == FRAME_HEARTBEAT and not payload:  # it belongs on channel 0 (section 4.2.7)
@@ -409,7 +406,7 @@ class Channel:
             raise non_method_frame()
 
     def _frame_while_closing(self, kind: int, payload: bytes) -> None:
-        """Handle a close or close-ok of a closing channel, and discard all other frames."""
+        """Handle a frame that arrives after our channel.close; most are discarded."""
         if self.state is ChannelState.CLOSED or kind != FRAME_METHOD:
             return
         index = payload[:4]

@@ -1,9 +1,9 @@
-"""The client's side of a connection as a value: bytes in, methods with their contents out, and the reverse.
+"""The client's side of a connection without I/O: bytes in, methods with their contents out, and the reverse.
 
-    GREETING --start--> STARTED --tune--> TUNED --open-ok--> OPENING --each channel.open-ok--> OPEN --close--> CLOSING
-    any state --connection.close, close-ok or a broken frame--> CLOSED
+    GREETING --start--> STARTED --tune--> TUNED --open-ok--> OPENING --last channel.open-ok--> OPEN --close()--> CLOSING
+    any state --connection.close, close-ok or a failure--> CLOSED
 
-It has no socket, task or clock. A shell writes the result of take_output(), and acts on the result of feed().
+It has no socket, task or clock. The caller writes the result of take_output(), and handles the result of feed().
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BODY_BYTES: Final = struct.Struct(">Q")
 BODY_BYTES_AT: Final = 4
 REPLY_SUCCESS: Final = 200
 SILENT_BEATS_MAX: Final = 4
-DROPPED_BIT: Final = 2  # of basic.ack, besides multiple
+DROPPED_BIT: Final = 2  # in the bits of basic.ack: the broker dropped the publishes as duplicates
 CAPABILITIES: Final[Mapping[str, bool]] = {
     "authentication_failure_close": True,
     "basic.nack": True,
@@ -63,8 +63,8 @@ class ClientState(Enum):
 class Received(NamedTuple):
     """A method from the broker.
 
-    Shapes: `header` is the payload of the content header frame, empty without a content; `dropped` marks an ack of
-        publishes that the broker dropped as duplicates, for clients with the capability slotmq.dropped_publishes.
+    Shapes: `header` is the payload of the content header frame, or empty if there is no content; `dropped` marks an ack
+        of duplicates that the broker dropped (capability slotmq.dropped_publishes).
     """
 
     channel: int
@@ -84,7 +84,7 @@ class ArrivingContent:
         self.parts: list[Octets] = []
 
     def add_header(self, octets: Octets) -> None:
-        """Set the content header, which has the size of the body."""
+        """Set the content header, which contains the size of the body."""
         self.header = bytes(octets)
         (self.missing_bytes,) = BODY_BYTES.unpack_from(octets, BODY_BYTES_AT)
 
@@ -96,12 +96,12 @@ class ArrivingContent:
 class ClientConnection:
     """A client connection, which logs in, opens a vhost and channels, and then sends and receives.
 
-    Shapes: `login` is a user and a password, None for the mechanism EXTERNAL; channels are numbered from 1; `blocked`
-        is the reason in connection.blocked, empty unless publishers are blocked; `failure` is the reason why nothing
-        more can be read, empty otherwise.
+    Shapes: `login` is a user and a password, or None for the mechanism EXTERNAL; channels are numbered from 1;
+        `blocked` is the reason in connection.blocked, or empty if publishers are not blocked; `failure` is the reason
+        for which this side gave up the connection, or empty.
     Units: `heartbeat_s` is the requested interval, later the negotiated one; 0 turns heartbeats off. `silent_beats`
-        counts calls of beat() without received bytes in between. `out_bytes` counts the bytes of publishes since
-        take_output().
+        counts consecutive calls of beat() without input between them. `out_bytes` counts the bytes of publishes since
+        the last take_output().
     Invariant: feed() raises no protocol error. The broker's close methods are answered.
     """
 
@@ -138,7 +138,7 @@ class ClientConnection:
     # -- input --------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes) -> list[Received]:
-        """Process received bytes; return the complete methods in order, without the handshake's and (un)blocked."""
+        """Process received bytes, and return the complete methods that concern the caller, in order."""
         self._has_received = True
         cutter = self._cutter
         cutter.feed(data)
@@ -189,7 +189,7 @@ class ClientConnection:
         self.state = ClientState.CLOSED
 
     def _content(self, kind: int, channel: int, octets: Octets) -> None:
-        """Add a content header or a part of a body. Raises: 501 for a large message, 505 for an unexpected frame."""
+        """Add a content header or a part of a body. Raises: 501 above the size limit, 505 for an unexpected frame."""
         content = self._contents.get(channel)
         if content is not None and kind == FRAME_HEADER and not content.header and len(octets) >= HEADER_MIN_BYTES:
             content.add_header(octets)
@@ -236,7 +236,7 @@ class ClientConnection:
         self.state = ClientState.STARTED
 
     def _agree(self, tune: commands.Connection.Tune) -> None:
-        """Adopt the broker's limits where they are lower than ours. Content headers from the broker may exceed them."""
+        """Answer with the lower limits. The cutter keeps our frame size, which content headers may need."""
         self.frame_max_bytes = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         if self.heartbeat_s and tune.heartbeat:
             self.heartbeat_s = min(self.heartbeat_s, tune.heartbeat)
@@ -262,7 +262,7 @@ class ClientConnection:
         return self.silent_beats <= SILENT_BEATS_MAX
 
     def close(self, text: str) -> None:
-        """Send connection.close, or end at once if the broker has not answered. Frames before close-ok are received."""
+        """Send connection.close, or end at once if the broker has not sent connection.start."""
         if self.state is ClientState.GREETING:
             self.state = ClientState.CLOSED
         elif self.state is not ClientState.CLOSING and self.state is not ClientState.CLOSED:

@@ -1,6 +1,6 @@
-"""Methods and contents, to and from octets.
+"""Encode and decode methods, and encode contents.
 
-The vocabulary is pamqp's (`pamqp.commands`), and so is the encoding. Decoding is done here, by offset and strictly:
+The method classes and their encoding are pamqp's (`pamqp.commands`). Decoding is done here, by offset and strictly:
 pamqp accepts truncated long strings and trailing octets, and takes quadratic time to decode a table.
 """
 
@@ -29,7 +29,7 @@ NO_ARGUMENTS: Final = bytes(4)  # an empty table of arguments
 METHODS: Final[dict[bytes, type[Method]]] = {
     LONG.pack(index): kind for index, kind in (commands.INDEX_MAPPING | ACCESS_METHODS).items()
 }
-# The types of fields as numbers, which compiled code compares fast; an unsigned integer has its number of octets.
+# Types of fields as numbers, which compiled code compares fast. The number of an integer type is its size in octets.
 BIT: Final = 0
 SHORT_STRING: Final = -1
 LONG_STRING: Final = -2
@@ -48,7 +48,7 @@ FIELD_TYPES: Final = {
 FIELDS: Final[dict[type[Method], tuple[tuple[str, int], ...]]] = {
     kind: tuple((name, FIELD_TYPES[kind.amqp_type(name)]) for name in kind.__slots__) for kind in METHODS.values()
 }
-# Methods that are always equal, because they have no arguments or only a reserved text. That text is empty, as in
+# Methods whose octets never vary, because they have no arguments or only a reserved text. That text is empty, as in
 # RabbitMQ; pamqp would send "0" in channel.open-ok, which breaks some clients.
 RESERVED_ALONE: Final = (commands.Connection.OpenOk, commands.Channel.OpenOk, commands.Basic.GetEmpty)
 EMPTY_TEXTS: Final = {SHORT_STRING: bytes(1), LONG_STRING: bytes(4)}
@@ -100,8 +100,7 @@ def read_long_string(payload: bytes, at: int) -> tuple[str | bytes, int]:
 def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max: int = TABLE_ENTRIES_MAX) -> Method:
     """Return the method in the payload of a method frame.
 
-    Raises: 540 for a class or method that AMQP 0-9-1 with RabbitMQ's extensions does not have; 502 when the arguments
-    are not exactly as long as the payload, or for a table that TableReader refuses; 501 for malformed UTF-8.
+    Raises: 540 for an unknown method, 502 for malformed arguments, 501 for a short string that is not UTF-8.
     Cost: linear in the payload.
     """
     kind = METHODS.get(payload[:4])
@@ -143,7 +142,7 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
 
 
 def check_filled(kind: type[Method], payload: bytes, at: int) -> None:
-    """Check that the arguments end with the payload. Raises: 502."""
+    """Check that the payload ends after the arguments. Raises: 502."""
     if at != len(payload):
         raise syntax_error(f"{len(payload) - at} octets after the arguments of {kind.name}")
 
@@ -176,7 +175,7 @@ def read_client_properties(table: bytes, depth_max: int, entries_max: int) -> di
 def decode_settlement(payload: bytes) -> Method | None:
     """Return a basic.ack, nack or reject, or None for another method. HOT, because consumers send one per message.
 
-    Shapes: the payload has SETTLEMENT_BYTES.
+    Shapes: the payload has SETTLEMENT_BYTES octets.
     """
     kind = METHODS.get(payload[:4])
     delivery_tag, bits = TAG_AND_BITS.unpack_from(payload, 4)
@@ -200,7 +199,7 @@ def decode_settlement(payload: bytes) -> Method | None:
 
 
 def decode_plain_bind(payload: bytes) -> Method | None:
-    """Return a queue.bind without arguments, or None if `decode_method` has to decode or refuse the payload.
+    """Return a queue.bind without arguments, or None if the payload needs the general decoder.
 
     It exists for its speed: clients may send a hundred thousand of these. The payload ends with NO_ARGUMENTS.
     """
@@ -237,7 +236,7 @@ def encode_method(channel: int, method: Method) -> bytes:
 
 
 def publish_fields(payload: bytes) -> tuple[str, str, bool, bool]:
-    """Return exchange, routing key, mandatory and immediate of a basic.publish payload.
+    """Return the exchange, routing key, mandatory and immediate of a basic.publish payload.
 
     Raises: 502 when the fields do not fill the payload, 501 for malformed UTF-8.
     """

@@ -1,7 +1,7 @@
-"""The server's side of a connection as a value: received bytes in, bytes to send out; sessions run the methods.
+"""The server's side of a connection without I/O: received bytes in, bytes to send out; sessions run the methods.
 
 It has no socket, task or clock. The transport calls feed() with the bytes that it has read, and writes the result of
-take_output(). Errors end here: other code raises them, and only this module turns them into close methods.
+take_output(). Other code raises errors, and this module turns them into close methods.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ class ConnectionSession(Protocol):
     def authenticate(self, mechanism: str, response: bytes) -> None:
         """Log in the user, or raise Refused, also for a mechanism that was not offered.
 
-        After connection.hold(), the session decides later, with connection.admit() or connection.refuse().
+        If the session calls connection.hold() here, it decides later, with connection.admit() or connection.refuse().
         """
 
     def open(self, vhost: str) -> None:
-        """Open the virtual host, or raise ConnectionFault 530."""
+        """Open the virtual host, or raise ConnectionFault."""
 
     def open_channel(self, channel: Channel) -> ChannelSession:
         """Return the session of a new channel."""
@@ -67,11 +67,11 @@ class ConnectionSession(Protocol):
     def close(self) -> None:
         """Release the resources of the connection. Called exactly once, after the sessions of all channels were closed.
 
-        After connection.hold(), the session sends close-ok later, with connection.answer_close().
+        If the session calls connection.hold() here, it sends close-ok later, with connection.answer_close().
         """
 
     def crashed(self, error: Exception) -> None:
-        """Log an unexpected error; afterwards this connection, and no other, is closed with 541."""
+        """Log an unexpected error of this connection."""
 
 
 class Connection(ConnectionOutput):
@@ -96,7 +96,7 @@ class Connection(ConnectionOutput):
         on_error: Callable[[Connection, int, ProtocolError | Refused], None] | None = None,
         mechanisms: Sequence[str] = MECHANISMS,
     ) -> None:
-        """Shapes: `on_error` is called with each error and the number of the channel on which it occurred, or 0."""
+        """Shapes: `on_error` is called with an error and the number of its channel, or 0 for the connection."""
         super().__init__(limits, taker)
         self.mechanisms = mechanisms
         self.channels: dict[int, Channel] = {}
@@ -104,8 +104,8 @@ class Connection(ConnectionOutput):
         self.channel_max = limits.channel_max
         self.heartbeat_s = limits.heartbeat_s
         self.received = 0
-        self.amid_message = False  # the received bytes end within a frame or between the frames of a message
-        self.drained = False  # the client has answered our close: none of its frames are in transit
+        self.amid_message = False  # a hint: the received bytes end within a message
+        self.drained = False  # the client has answered our close, so none of its frames are in transit
         self.orderly = False  # the client has sent connection.close
         self.failure: ProtocolError | Refused | None = None
         self._cutter = FrameCutter(limits.initial_frame_max_bytes)
@@ -138,7 +138,7 @@ class Connection(ConnectionOutput):
 
     @property
     def spared_bytes(self) -> int:
-        """The number of processed bytes, of large bodies, that did not count towards a budget."""
+        """The number of processed bytes that did not count towards a budget."""
         return self._cutter.spared_bytes
 
     @property
@@ -159,11 +159,11 @@ class Connection(ConnectionOutput):
     # ---- input -------------------------------------------------------------------------------------------------------
 
     def feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
-        """Process received bytes, and return False when complete frames are left. HOT.
+        """Process received bytes, and return False if frames are left to process. HOT.
 
         Frames are left because of the budget, a hold, or too much output; a call without bytes continues with them.
         Raises: only Fatal.
-        Cost: linear in the frames processed, which exceed the budget by at most one frame.
+        Cost: linear in the processed frames; the last one may exceed the budget.
         """
         self.received += len(data)
         if self.state is GREETING:
@@ -229,7 +229,7 @@ class Connection(ConnectionOutput):
     def lost(self) -> None:
         """Close every session, because the socket is closed. Called exactly once.
 
-        Transport and session refer to the connection, which therefore drops both: the garbage collector is not needed.
+        The references to the transport and the session are dropped, so that no reference cycles remain.
         """
         self.finish()
         self.discard_output()
@@ -253,7 +253,7 @@ class Connection(ConnectionOutput):
             self._guard(lambda: faulty.begin_closing(error))
 
     def encode_failure(self, error: ProtocolError) -> bytes:
-        """Return the octets that report to the client an error that ends the broker."""
+        """Return the frame of a connection.close for an error that ends the broker."""
         return encode_method(0, commands.Connection.Close(error.reply_code, error.reply_text, 0, 0))
 
     def admit(self) -> None:
@@ -283,7 +283,7 @@ class Connection(ConnectionOutput):
             self.finish()
 
     def answer_close(self) -> None:
-        """End after withheld answers and close-ok, if the client sent connection.close and the session is released."""
+        """Once nothing is withheld, answer the client's connection.close, if it sent one, and end the connection."""
         self.when_all_sent(self._answer_close)
 
     def _answer_close(self) -> None:
@@ -296,7 +296,7 @@ class Connection(ConnectionOutput):
         """End the connection: discard further frames, and close every session."""
         self.state = CLOSED
         self.drop_withheld()
-        self._cutter.clear()  # which also ends the loop in feed()
+        self._cutter.clear()  # this also ends the loop in feed()
         self.end_sessions()
         self.touch()  # the transport closes the socket, even without output
 
@@ -439,7 +439,7 @@ class Connection(ConnectionOutput):
         check_open(payload)
         opened, limit = len(self.channels), self.channel_max
         if limit and opened >= limit:
-            self._progress = NO_METHOD  # as in RabbitMQ, the error names none
+            self._progress = NO_METHOD  # as in RabbitMQ, the error names no method
             text = f"number of channels opened ({opened}) has reached the negotiated channel_max ({limit})"
             raise ConnectionFault(530, text)
         channel = Channel(self, number, self.forget_channel)

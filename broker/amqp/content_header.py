@@ -1,7 +1,7 @@
 """Content headers, which are relayed unchanged, measured once, and decoded only when needed.
 
-A content header is class, weight, body size, property flags, and the flagged properties in order (AMQP 0-9-1 section
-4.2.6.1). Section 1.8 lists the properties of class basic.
+A content header contains class, weight, body size, property flags, and the flagged properties in order (AMQP 0-9-1
+section 4.2.6.1). Section 1.8 lists the properties of class basic.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class HeaderGauge:
     """A gauge that measures content headers and caches the facts of valid ones, because publishers repeat properties.
 
     Headers of numbered publishes are cached without the number, which differs each time.
-    Invariant: `known` and the templates each have at most 1,024 entries of at most 512 octets, all within the limits.
+    Invariant: each cache has at most 1,024 entries, for properties of at most 512 octets.
     """
 
     __slots__ = ("_depth_max", "_entries_max", "_templates", "known")
@@ -63,7 +63,7 @@ class HeaderGauge:
         self._templates: dict[tuple[bytes, bytes], HeaderFacts] = {}
 
     def facts(self, header: bytes) -> HeaderFacts:
-        """Measure the header and return its facts. Raises: 502, as measure_header() does."""
+        """Return the facts of a header, which is measured unless they are cached. Raises: 502, as measure_header()."""
         properties = header[PROPERTIES_AT:]
         facts = self.known.get(properties)
         if facts is None:
@@ -116,8 +116,7 @@ def measure_header(
 ) -> HeaderFacts:
     """Measure every property and return the facts; properties that the broker does not need are not decoded.
 
-    Raises: 502 as property_flags() does, and when the properties do not fill the header exactly, or for a table that
-    TableReader refuses.
+    Raises: 502 for a malformed header, or a table that TableReader refuses.
     """
     flags = property_flags(header)
     at = PROPERTIES_AT + 2
@@ -159,8 +158,8 @@ def decode_properties(
 ) -> Properties:
     """Return the properties of a content header payload.
 
-    Every measured header can be decoded: text that is not UTF-8, which RabbitMQ relays too, gets replacement
-    characters, and a timestamp that datetime cannot represent, such as one in milliseconds, is a number.
+    Every measured header can be decoded: text that is not UTF-8 gets replacement characters, and a timestamp that
+    datetime cannot represent is a number.
     """
     flags = property_flags(header)
     at = PROPERTIES_AT + 2
@@ -191,7 +190,7 @@ def decode_properties(
 
 
 class HeaderFields:
-    """The MessageFields (see routing) of a content header, which is decoded at the first access."""
+    """The MessageFields (see routing) of a content header, decoded at the first access."""
 
     __slots__ = ("_header", "_properties")
 

@@ -1,4 +1,4 @@
-"""Checks of frames outside open channels: which methods each connection state expects, and which frames open one."""
+"""Check frames outside open channels: which methods a connection state expects, and which frames open a channel."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from broker.amqp.framing import FRAME_BODY, FRAME_HEADER, FRAME_HEARTBEAT, FRAME
 
 
 class ConnectionState(Enum):
-    """The state of a connection, by RabbitMQ's names, which reply texts contain."""
+    """The state of a connection. Reply texts contain the values, as in RabbitMQ."""
 
     GREETING = "greeting"  # waiting for the protocol header
     STARTING = "starting"  # connection.start sent
     TUNING = "tuning"  # connection.tune sent
     OPENING = "opening"  # tune-ok received, waiting for connection.open
     RUNNING = "running"
-    CLOSING = "closing"  # connection.close sent: all but close and close-ok is discarded (section 1.4.2.10)
+    CLOSING = "closing"  # connection.close sent, waiting for close-ok (section 1.4.2.10)
     CLOSED = "closed"
 
     __hash__ = object.__hash__  # Enum's own is written in Python
@@ -47,9 +47,7 @@ EXPECTED: Final[dict[ConnectionState, tuple[type[Method], type[Method]]]] = {
 
 
 def expected_kind(state: ConnectionState, payload: bytes) -> type[Method] | None:
-    """Return the class of a method on channel 0, or None to discard it. Raises: 504 if the state does not expect it;
-    540 if it is unknown, or 502 if it is cut short.
-    """
+    """Return the class of a method on channel 0, or None to discard it. Raises: ConnectionFault if not expected."""
     kind = METHODS.get(payload[:4])
     if kind in EXPECTED[state]:
         return kind

@@ -26,9 +26,10 @@ REPLAYED_QUEUE, REPLAYED_REASON = "x-replayed-queue", "x-replayed-reason"
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """The publish of a message to the queue that dead-lettered it.
+    """The publish by which a message reached the queue that dead-lettered it.
 
-    Shapes: the routing key precedes the keys of the header CC; `expiration` is what dead-lettering removed, or None.
+    Shapes: `keys` contains the routing key, then the keys of the header CC; `expiration` is the property that
+        dead-lettering removed, or None.
     """
 
     exchange: str
@@ -43,10 +44,11 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class PastDeath:
-    """The latest death of a dead letter, from the first entry of x-death. Shapes: `count` is the number of its deaths
-    in `queue` for `reason`; `published` is its publish to that queue, and `first_published` the publish to the queue of
-    its first death; `replayed` is the number of times that it was published again.
-    Units: `time_s` is since the epoch, or None if unknown.
+    """The latest death of a dead letter, from the first entry of x-death.
+
+    Shapes: `count` is the number of deaths in `queue` for `reason`; `published` is the publish to that queue, and
+        `first_published` the publish to the queue of the first death; `replayed` is the value of the header x-replayed.
+    Units: `time_s` is in seconds since the epoch, or None if unknown.
     """
 
     reason: str
@@ -61,7 +63,7 @@ class PastDeath:
 def death_of(header: bytes) -> PastDeath | None:
     """Return the latest death in a measured content header, or None if it does not contain a readable one.
 
-    Any content is handled, because publishers can send such headers too.
+    The headers may have any content, because publishers can send them too.
     """
     try:
         found = read_headers(header, X_DEATH, FIRST_QUEUE, FIRST_REASON, REPLAYED)
@@ -88,9 +90,9 @@ def death_of(header: bytes) -> PastDeath | None:
 
 
 def revived(header: bytes, death: PastDeath, again: Publish, *, alone: bool = False) -> bytes:
-    """Return the header for publishing a message again, without its deaths, with its expiration, and marked.
+    """Return the header for publishing a dead letter again: without its deaths, and with its original expiration.
 
-    With `alone`, the header CC is dropped too, so that the message reaches one queue.
+    With `alone`, the header CC is dropped too, so that the message does not reach other queues.
     """
     dropped = (*DEATH_HEADERS, "CC") if alone else DEATH_HEADERS
     marks: dict[str, Any] = {

@@ -6,10 +6,10 @@
     |  '- ConnectionFault     hard: connection.close
     |- Refused                handshake or authentication: the client is not admitted
     |- NotNow                 the broker cannot start, for a reason that may pass
-    |- NodeLost               the node was lost to its cluster, and dropped what it had not committed
-    '- Fatal                  never caught below the server: nothing may be confirmed any more
+    |- NodeLost               the node lost its place in its cluster, and everything uncommitted
+    '- Fatal                  ends the broker: nothing may be confirmed any more
 
-They are raised where they are found; of this package, only `amqp.connection` turns them into frames.
+They are raised where they are found; `amqp.connection` turns protocol errors into close methods.
 """
 
 from __future__ import annotations
@@ -74,8 +74,10 @@ class ConnectionFault(ProtocolError):
 
 
 class Refused(BrokerError):
-    """The refusal of a login. The reason is for the log; the client gets a general text, or none without `told`, so
-    that it cannot probe for users. `shown` is a text for a client that has proven its identity, or a general one.
+    """The refusal of a login.
+
+    `reason` is for the log: the client gets a general text, or none if `told` is False, so that it cannot probe for
+    users. `shown`, if not empty, is a text that HTTP clients may see.
     """
 
     def __init__(self, reason: str, *, told: bool = True, shown: str = "") -> None:
@@ -90,7 +92,7 @@ class NotNow(BrokerError):
 
 
 class NodeLost(BrokerError):
-    """The node lost its place in the cluster, which it joins again: it has dropped everything uncommitted."""
+    """The node lost its place in the cluster, and has dropped everything uncommitted; it will join again."""
 
 
 class Fatal(BrokerError):

@@ -1,7 +1,7 @@
 """Frames: cut received bytes into (type, channel, payload).
 
 A frame is a 7-octet head (type, channel, payload size), the payload, and the octet 0xCE (AMQP 0-9-1 section 4.2.3).
-Payloads are not interpreted here.
+Payloads are not decoded here.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ BASIC_CONTENT: Final = b"\x00\x3c\x00\x00"
 
 # Pieces of at least this size are not joined, because a copy costs more than a separate piece.
 LARGE_BYTES: Final = 32 << 10
-# A part of a large body that is smaller than this fraction of its chunk is copied, so that the chunk can be freed.
+# A part of a large body that is less than 1/CHUNK_SHARE of its chunk is copied, so that the chunk can be freed.
 CHUNK_SHARE: Final = 4
-# Octets of large bodies are passed on unread, so only this fraction of them counts towards a budget.
+# Octets of large bodies are passed on unread, so only 1/LARGE_SHARE of them counts towards a budget.
 LARGE_SHARE: Final = 8
 # The first octets of a large body frame, for error texts: 16, and one more to show that there are more.
 FRONT_BYTES: Final = 17
@@ -52,9 +52,9 @@ RUN_MAX: Final = 256
 """The most publishes in a run; the caller checks its limits between two runs."""
 RETAINED_MAX_BYTES: Final = 1024
 """The largest body that a connection retains between two publishes."""
-# Never equal to the bytes that it is compared with: these begin with the type or the end octet of a frame.
+# Stands for bytes that have not arrived yet: no valid frame begins or ends with this octet.
 NO_BYTES: Final = b"\x00"
-NO_FRAMES: Final = -1  # as `stop_at`: no frame is returned, not even one that is already complete
+NO_FRAMES: Final = -1  # as `stop_at`: no frame is returned, not even a complete one
 
 
 class PublishRun:
@@ -62,8 +62,8 @@ class PublishRun:
 
     Invariant: a run is valid until the next frame is cut, because single publishes of a connection reuse one run.
     Shapes: one payload, header and body per publish. A header is the payload of a content header frame of class basic;
-        consecutive bodies of equal size share one header object. No body is empty. Only the first payload is checked to
-        be a publish; the others are methods that content frames follow, and the caller checks them.
+        consecutive bodies of equal size share one header object. No body is empty. Only the first payload is known to
+        be a publish: the caller checks the methods of the others.
     """
 
     __slots__ = ("at", "bodies", "headers", "largest_bytes", "payloads")
@@ -85,9 +85,9 @@ class PublishRun:
         self.largest_bytes = len(body)
 
 
-# Type, channel, payload, None. For publishes the last item is the run; for a part of a large body frame, the payload is
-# the frame's first octets and the last item the part. Without a frame the type is NO_FRAME, because compiled code boxes
-# a tuple that may be None.
+# Type, channel, payload, None. For publishes, the last item is the run. For a part of a large body frame, it is the
+# part, and the payload contains the first octets of the frame. The type is NO_FRAME if there is no frame, because
+# compiled code boxes a tuple that may be None.
 Frame = tuple[int, int, bytes, PublishRun | memoryview | None]
 NO_FRAME: Final = -1
 # A frame, or a piece of one.
@@ -97,13 +97,11 @@ Octets = bytes | memoryview
 class FrameCutter:
     """A parser that cuts frames out of the received bytes by offset, one at each call of next_frame().
 
-    A body frame of at least `LARGE_BYTES` may be returned in parts as they arrive, which are views of the received
-    chunks. Its last octet is returned when its end octet has arrived.
-    Invariant: a frame is cut once; begin() continues an interrupted iteration.
+    A large body frame is returned in parts as they arrive, and its last octet once the frame is complete.
     Cost: one copy per payload, and one more of chunks that are joined; none of the large parts of large body frames.
     Units: `at` is the offset in the buffer where the next frame begins; no frame that begins at `stop_at` or later is
-        cut. `spared_bytes` counts the octets cut so far that did not count towards a budget. After frames(),
-        `amid_message` is set if the octets end within a frame or between the frames of a message.
+        cut. `spared_bytes` counts the octets cut so far that did not count towards a budget. `amid_message` is a hint
+        that the received bytes end within a message.
     """
 
     __slots__ = ("_between", "_body_bytes", "_buffer", "_channel", "_chunks", "_front", "_header", "_joined",
@@ -122,7 +120,7 @@ class FrameCutter:
         self._missing_bytes = 0
         # A frame that arrived in several chunks; everything in the buffer follows it.
         self._joined: Frame | None = None
-        # The large body frame of which parts were returned: its missing payload bytes, channel and first octets.
+        # The large body frame that is being returned in parts: its missing payload bytes, channel and first octets.
         self._rest_bytes = 0
         self._rest_channel = 0
         self._front = b""
@@ -130,8 +128,8 @@ class FrameCutter:
         # The first octets of the last method frame, with its channel; most clients send on one channel.
         self._method_front = NO_BYTES
         self._method_channel = 0
-        # The octets between method and body of the last complete publish. A publisher repeats its content header and
-        # its body size, so one comparison of these octets gives the header, the channel and the body's size.
+        # The octets between method and body of the last complete publish. Publishers repeat content headers and body
+        # sizes, so one comparison of these octets often gives the header, the channel and the body's size.
         self._between = NO_BYTES
         self._header = b""
         self._channel = 0
@@ -167,7 +165,7 @@ class FrameCutter:
         return bool(kind == FRAME_BODY and size >= LARGE_BYTES and arrived_bytes >= HEAD_BYTES + FRONT_BYTES)
 
     def feed(self, data: bytes) -> None:
-        """Append received bytes; begin() must follow."""
+        """Append received bytes. Call begin() before next_frame()."""
         self.stop_at = NO_FRAMES
         if self._missing_bytes > len(data):
             self._missing_bytes -= len(data)
@@ -185,10 +183,9 @@ class FrameCutter:
         self._missing_bytes = 0
 
     def _complete(self, data: bytes) -> bool:
-        """Join the payload of a frame that these bytes complete, without copying the bytes after it.
+        """Join the payload of a frame that these bytes complete without copying the bytes after it, and return True.
 
-        Do nothing and return False if they do not complete a frame, if this would not be faster, or if next_frame() has
-        to check the frame.
+        Do nothing and return False if the frame must be checked, or if this would not be faster.
         """
         buffer = self._buffer
         start = self.at + HEAD_BYTES
@@ -217,7 +214,7 @@ class FrameCutter:
         self._single = None
 
     def frames(self, budget_bytes: int | None = None) -> Iterator[Frame]:
-        """Yield what next_frame() returns, up to the frame that uses up the budget. Raises: as next_frame()."""
+        """Yield the frames that begin within the budget. Raises: as next_frame()."""
         self.begin(budget_bytes)
         while (frame := self.next_frame())[0] != NO_FRAME:
             yield frame
@@ -237,10 +234,10 @@ class FrameCutter:
             self.stop_at = min(self.stop_at, at)
 
     def next_frame(self) -> Frame:
-        """Return the next whole frame, or NO_FRAME if there is none or the budget is used up. HOT.
+        """Return the next frame, or NO_FRAME if none is complete or the budget is used up. HOT.
 
-        A large body frame is returned in parts, complete publishes as runs; take_back() takes an unfinished run.
-        Raises: 501 for a broken frame, after the valid frames before it; the bytes after it are meaningless.
+        A large body frame is returned in parts, and complete publishes are returned as runs.
+        Raises: 501 for a broken frame; the bytes after it are meaningless.
         """
         kind: int  # declared, so that compiled code computes without objects
         channel: int
@@ -306,7 +303,7 @@ class FrameCutter:
         return broken_frame(kind, payload, cause)
 
     def _cut_part(self) -> memoryview | None:
-        """Cut the arrived part of a large body frame, and its end octet; return None if no part can be returned.
+        """Cut the arrived part of a large body frame, or return None if no part can be returned yet.
 
         Raises: 501 for a wrong end octet.
         """
@@ -330,7 +327,7 @@ class FrameCutter:
         return memoryview(buffer)[at:end]
 
     def upcoming(self, count: int) -> list[tuple[int, bytes]]:
-        """Return channel and payload of up to `count` next frames, while they are complete methods. They stay uncut."""
+        """Return channel and payload of the next complete method frames, at most `count`, without cutting them."""
         found: list[tuple[int, bytes]] = []
         buffer, at = self._buffer, self.at
         if self._rest_bytes:
@@ -389,7 +386,7 @@ class FrameCutter:
         return True
 
     def _cut_run(self, buffer: bytes, at: int, end: int, stop_at: int) -> PublishRun:
-        """Cut a run: the publish at `at`, whose content begins at `end`, and the similar publishes after it. HOT."""
+        """Cut a run: the publish at `at`, whose method's payload ends at `end`, and similar publishes after it. HOT."""
         start = at
         length = len(buffer)
         limit_bytes = self.limit_bytes

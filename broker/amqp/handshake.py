@@ -16,7 +16,7 @@ MECHANISMS: Final = ("PLAIN", "AMQPLAIN")
 LOCALES: Final = "en_US"
 OFFERS_MAX: Final = 8  # distinct encoded offers in the cache; a broker has one per kind of listener
 
-# The extensions of the specification that this broker implements. Clients rely on each.
+# The extensions of AMQP 0-9-1 that this broker announces; clients rely on each.
 CAPABILITIES: Final = {
     "publisher_confirms": True,
     "exchange_exchange_bindings": True,
@@ -77,7 +77,7 @@ class ConnectionLimits:
     table_entries_max: int = 4096
 
     def __post_init__(self) -> None:
-        """Raise ValueError if no client could comply with these limits."""
+        """Raise ValueError for limits that contradict each other or the protocol."""
         if not 0 < self.frame_min_bytes <= self.frame_max_bytes:
             raise ValueError("frame_max_bytes must be at least frame_min_bytes, and both above 0")
         if not 0 <= self.channel_max <= 65535 or not 0 <= self.heartbeat_s <= 65535:
@@ -93,9 +93,9 @@ def has_supported_header(received: bytes) -> bool | None:
 
 
 def check_tune_ok(limits: ConnectionLimits, answer: commands.Connection.TuneOk) -> None:
-    """Check that a tune-ok is within our limits.
+    """Check that a tune-ok is within our limits; a value of 0 asks for no limit.
 
-    Raises: 530, also for 0, which asks for no limit, where we have one.
+    Raises: 530.
     """
     frame_max, channel_max = answer.frame_max, answer.channel_max
     if 0 < frame_max < limits.frame_min_bytes:

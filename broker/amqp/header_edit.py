@@ -1,7 +1,7 @@
-"""Encode content headers from values, and edit them without loss: all other entries keep their octets.
+"""Encode content headers, and edit them without loss: entries that do not change keep their octets.
 
-Dead letters, delayed messages and direct replies differ from the published message in a few entries. Decoding and
-encoding the others would change the widths of their numbers and the octets of their texts.
+Dead letters, for example, differ from the published message in a few entries. Decoding and encoding the rest could
+change its octets, such as the widths of numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NO_CHANGES: Final[Mapping[str, Any]] = {}
 def encode_header(properties: Mapping[str, Any], body_bytes: int) -> bytes:
     """Return the content header of a message with these properties, named as in pamqp.
 
-    Units: a timestamp is in seconds since the epoch. Shapes: `headers` may be the encoded entries of the table.
+    Units: a timestamp is in seconds since the epoch. Shapes: `headers` is a dict, or the encoded entries of a table.
     Raises: ValueError, naming the property, for an unknown property or an invalid value.
     """
     kinds = {name: kind for _, name, kind in KINDS}
@@ -67,8 +67,8 @@ def edit_header(
 ) -> bytes:
     """Return a measured content header with these changes.
 
-    A new entry replaces every entry of its name and follows the others. The headers table is created if there is none,
-    and stays when it becomes empty. Properties that are set are text, such as reply_to.
+    A header that is set replaces every entry of its name and follows the others. The headers table is created if it is
+    needed, and stays when it becomes empty. `set_properties` contains text properties, such as reply_to.
     Raises: ValueError for a value that a table or a short string cannot contain.
     Cost: linear in the header's octets. The result may exceed a consumer's frame size, as in RabbitMQ.
     """
@@ -87,7 +87,7 @@ def edit_header(
 
 
 def read_headers(header: bytes, *names: str) -> dict[str, Any]:
-    """Return the named headers that are present in a measured header; if a name occurs twice, the first one.
+    """Return the named headers that a measured content header contains; if a name occurs twice, the first one.
 
     Octets that are not UTF-8 in the keys of nested tables are escaped, so that encoding a value restores them.
     """
@@ -133,5 +133,5 @@ def edit_table(table: bytes | None, set_headers: Mapping[str, Any], drop_headers
 
 
 def reader(table: bytes) -> TableReader:
-    """Return a reader of a table that was measured."""
+    """Return a reader of a measured table."""
     return TableReader(table, MEASURED_DEPTH_MAX, MEASURED_ENTRIES_MAX, errors="surrogateescape")

@@ -27,7 +27,7 @@ FACTS_MAX: Final = 1024
 PERSISTENT_MODE: Final = 2  # any other mode is transient
 DIRECT_REPLY_TO: Final = b"amq.rabbitmq.reply-to"
 CC, BCC, DELAY, RETAIN = b"CC", b"BCC", b"x-delay", b"x-mqtt-retain"
-# The same as short strings: a table without these octets need not be decoded.
+# These names as short strings: a table without their octets need not be decoded.
 CC_OCTETS, BCC_OCTETS, DELAY_OCTETS, RETAIN_OCTETS = (bytes([len(name)]) + name for name in (CC, BCC, DELAY, RETAIN))
 HEADERS_READ: Final = frozenset((CC, BCC, DELAY, RETAIN, PRODUCER, SEQUENCE))
 MISSING: Final = object()
@@ -35,9 +35,9 @@ NO_PRIORITY: Final = -1
 
 
 def parse_expiration(octets: bytes) -> int:
-    """Return the time in milliseconds.
+    """Return an expiration in milliseconds.
 
-    Raises: ValueError with RabbitMQ's reason, an Erlang term; the caller's 406.
+    Raises: ValueError with RabbitMQ's reason, an Erlang term, for the text of a 406.
     Source: RabbitMQ, rabbit_basic:parse_expiration/1.
     """
     integer = INTEGER.match(octets)
@@ -62,12 +62,12 @@ def erlang_string(octets: bytes) -> str:
 
 
 class HeaderFacts:
-    """The facts of a content header that the broker needs, shared by all headers with equal properties.
+    """The facts of a content header that the broker needs, shared by headers with equal properties.
 
-    With `special`, a publish needs the detailed check; only then are the attributes after it set. Header values are as
-    decoded, MISSING if absent; `fault` is RabbitMQ's text of the 406 for invalid properties. With `plain`, a publish
-    does not need the detailed check unless its queues do.
-    Invariant: immutable. Facts that are not special are shared by all headers with equal facts.
+    A publish with `special` facts needs the detailed check, which reads the optional attributes. The values of headers,
+    `cc` to `retain`, are as decoded, or MISSING. `fault` is the text of the 406 for invalid properties, or None. Facts
+    are `plain` if they are not special and there is no expiration.
+    Invariant: immutable.
     """
 
     __slots__ = ("bcc", "cc", "delay", "expiration_ms", "fault", "mark", "persistent", "plain", "priority", "reply_to",
@@ -102,16 +102,15 @@ class HeaderFacts:
         self.delay = delay
         self.retain = retain
         self.fault = fault
-        self.mark = mark  # contains all other facts of a numbered publish
+        self.mark = mark  # set for a numbered publish; `mark.facts` are the facts without the number
 
 
 class ProducerMark:
     """The position of the sequence number in content headers, and the properties without it.
 
-    All headers that differ only in the number share a mark: they have `header_bytes` octets, with `before` between
-    the first 12 octets and the number, and `after` after the number.
-    Shapes: `bare` are the property octets as consumers see them, `facts` their facts, and `plain` says whether these
-        are plain.
+    Headers whose properties differ only in the number share a mark. Each has `header_bytes` octets: 12 octets, then
+    `before`, the number and `after`.
+    Shapes: `bare` contains the property octets as consumers see them, and `facts` are their facts.
     Invariant: immutable.
     """
 
@@ -193,7 +192,7 @@ def gather_numbered(
     texts: dict[str, bytes],
     named: dict[bytes, Entry],
 ) -> HeaderFacts:
-    """Return the facts of the measured header of a numbered publish: those of its bare properties, and the mark."""
+    """Return the facts of a numbered publish's measured header: those of its bare properties, and the mark or fault."""
     bare, bare_table_at = without_mark(header, table_at, TableReader(header).entries(table_at))
     bare_facts = gather_facts(bare, bare_table_at, delivery_mode, priority, texts)
     fault: str | None = None
@@ -234,7 +233,7 @@ def named_entries(header: bytes, table_at: int) -> dict[bytes, Entry]:
 
 
 def refused_routes(header: bytes, cc: Any, bcc: Any, named: dict[bytes, Entry]) -> str | None:
-    """Return the text of the 406 if CC or BCC is not an array or contains a key that is too long, or None.
+    """Return the text of the 406 if CC or BCC is invalid, or None otherwise.
 
     RabbitMQ skips items that are not long strings, and does not limit the length of keys. Here a key is at most as long
     as a routing key, because matching costs its words times the bindings visited.

@@ -1,9 +1,9 @@
 """Methods without pamqp's checks of names, and the methods of class access, which pamqp does not have.
 
-pamqp refuses names outside [a-zA-Z0-9-_.:@#,/+ ], those of exchanges and vhosts over 127 characters, and of queues over
-256; RabbitMQ accepts any short string. A broker returns the names that clients chose; clients leave checks to brokers.
+pamqp refuses long names and unusual characters, but RabbitMQ accepts any short string. The broker sends names that
+clients chose, and our clients leave the checks to their brokers.
 
-Class access is not in AMQP 0-9-1 and not in pamqp. RabbitMQ grants every request, with a ticket that has no meaning.
+Class access is not in AMQP 0-9-1. RabbitMQ grants every request, with a ticket that has no meaning.
 Source: AMQP 0-8, class access (30).
 """
 

@@ -25,7 +25,7 @@ class OutputTaker:
 
     @abstractmethod
     def output_waits(self) -> None:
-        """Schedule a call of take_output(), for output or another reason; called at most once between two of these."""
+        """Schedule a call of take_output(). Until that call, this is not called again."""
 
 
 class NoTaker(OutputTaker):
@@ -41,8 +41,8 @@ NO_TAKER: Final = NoTaker()
 class Withheld:
     """Frames of a channel to send later, and a function to call right afterwards.
 
-    Units: `number` is that of the change that must be on disk first, 0 for frames that only follow others, or UNDECIDED
-        until the number is known.
+    Units: `number` is the number of the change that must be on disk first, 0 for frames that only follow others, or
+        UNDECIDED until the number is known.
     """
 
     __slots__ = ("frames", "number", "then")
@@ -62,10 +62,10 @@ class ConnectionOutput:
     """The output half of a connection, to which its channels write.
 
     An answer about a change that a crash could undo is *withheld* until the change is on disk. Later answers of its
-    channel are sent after it; confirms and deliveries are not.
+    channel are sent after it; confirms and deliveries do not wait.
     Shapes: `large_at` are the indexes in `out` of pieces too large to be joined. `_withheld` maps channels to their
         withheld frames, in order; it is None if there are none.
-    Invariant: `held` is set from the first hold until all holds are released.
+    Invariant: `held` is set while there is at least one hold.
     """
 
     __slots__ = ("_after_answers", "_announced", "_holds", "_is_full", "_taker", "_withheld", "_withheld_bytes",
@@ -82,7 +82,7 @@ class ConnectionOutput:
         self.out_bytes = 0
         self.sent = 0
         self._taker = taker
-        self._announced = False  # the taker was notified
+        self._announced = False  # the taker was notified, and has not taken the output since
         self._withheld: dict[int, deque[Withheld]] | None = None
         self._withheld_bytes = 0
         self._is_full = False  # too much is withheld, so the connection is held
@@ -107,7 +107,7 @@ class ConnectionOutput:
         self.held = False
 
     def forget_taker(self) -> None:
-        """Notify the taker no longer, because the socket is closed."""
+        """Stop notifying the taker, because the socket is closed."""
         self._taker = NO_TAKER
 
     def discard_output(self) -> None:
@@ -143,9 +143,7 @@ class ConnectionOutput:
         return self._withheld is not None and channel in self._withheld
 
     def withhold(self, channel: int, answer: Withheld) -> None:
-        """Send an answer once `send_withheld` allows it, after earlier withheld answers of its channel. Hold the
-        connection while more than `unsent_max_bytes` are withheld.
-        """
+        """Withhold an answer until `send_withheld` sends it; hold the connection while too much is withheld."""
         withheld = self._withheld
         if withheld is None:
             withheld = self._withheld = {}

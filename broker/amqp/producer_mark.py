@@ -1,7 +1,7 @@
 """The sequence number of a publish, in two headers: `x-producer` names the producer, `x-seq` is the number.
 
 Only producer and broker use these headers. Consumers get the message without them, so a consumer that republishes it
-does not publish as the producer by accident.
+does not accidentally publish as the producer.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from broker.amqp.tables import LONG_STRING, Entry
 from broker.amqp.wire import FLAGS, LENGTH, PROPERTIES_AT
 
 PRODUCER, SEQUENCE = b"x-producer", b"x-seq"
-# Says that the message has its own headers table, even if it is empty; otherwise a table that becomes empty is removed.
+# This header says that the message has a headers table even without the mark, so that an empty table is kept.
 OWN_TABLE: Final = b"x-producer-table"
 SEQUENCE_OCTETS: Final = bytes([len(SEQUENCE)]) + SEQUENCE
 PRODUCER_MAX_BYTES: Final = 255
 
 HEADERS_FLAG: Final = 1 << 13
-# Type octet -> layout of the number, in RabbitMQ's dialect; clients use the shortest that fits.
+# Type octet -> layout of the number, in RabbitMQ's dialect; clients choose the type.
 LAYOUTS: Final[dict[int, Struct]] = {
     ord(kind): Struct(">" + layout) for kind, layout in zip("bBsuIilL", "bBhHiIqq", strict=True)
 }
@@ -37,7 +37,7 @@ def template_of(properties: bytes) -> tuple[bytes, bytes] | None:
 
 
 def mark_entries(header: bytes, named: Mapping[bytes, Entry]) -> tuple[str, int, Struct] | str:
-    """Return the producer, the offset and the layout of the number of a publish; or the text of the 406.
+    """Return the producer, and the offset and layout of the number, or the text of the 406.
 
     Shapes: `named` contains the entries `x-producer` and `x-seq`.
     """

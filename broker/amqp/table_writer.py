@@ -1,4 +1,4 @@
-"""Encode field tables, so that amqp/tables.py reads equal values."""
+"""Encode field tables, which `amqp/tables.py` reads."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LONG_MAX: Final = (1 << 63) - 1
 
 
 def encode_value(value: Any, levels: int = TABLE_NESTING_MAX) -> bytes:
-    """Return the type octet and octets of a value.
+    """Return a value, preceded by its type octet.
 
-    Every integer is a long, if it fits; a bytearray is a byte array, and bytes are a long string that is not UTF-8, as
-    in the reader.
-    Raises: ValueError for a value that a table cannot contain, or that has more than `levels` of tables and arrays.
+    An integer becomes a long, if it fits. As in the reader, a bytearray stands for a byte array, and bytes for a long
+    string that is not UTF-8.
+    Raises: ValueError for a value that a table cannot contain, or one with more than `levels` nested tables and arrays.
     """
     match value:
         case str():
@@ -81,7 +81,7 @@ def encode_text(text: str) -> bytes:
 
 
 def encode_number(number: int) -> bytes:
-    """Return a long or, for a larger number, a timestamp, the only type that is read as such a number."""
+    """Return a long, or a timestamp for a larger number, which the reader returns as a number. Raises: ValueError."""
     if -LONG_MAX - 1 <= number <= LONG_MAX:
         return b"l" + LONG.pack(number)
     if 0 < number <= 2 * LONG_MAX + 1:
@@ -90,7 +90,7 @@ def encode_number(number: int) -> bytes:
 
 
 def encode_decimal(number: Decimal) -> bytes:
-    """Return a decimal, which is unsigned in RabbitMQ."""
+    """Return a decimal, which is unsigned in RabbitMQ. Raises: ValueError for one that does not fit."""
     sign, digits, exponent = number.as_tuple()
     if sign or not isinstance(exponent, int) or not -255 <= exponent <= 0:
         raise ValueError(f"a field table cannot hold the decimal {number}")

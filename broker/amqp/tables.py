@@ -107,7 +107,7 @@ class TableReader:
     """A reader of the tables of one payload.
 
     Cost: linear in the payload's octets.
-    Invariant: no octet outside the enclosing length is read, and all octets within it are.
+    Invariant: no value extends beyond the table or array that contains it.
     """
 
     __slots__ = ("_depth_max", "_entries_left", "_entries_max", "_errors", "_payload")
@@ -128,7 +128,7 @@ class TableReader:
     def table(self, at: int, limit: int) -> tuple[dict[str, Any], int]:
         """Return the table whose length octets begin at `at`, and its end.
 
-        Raises: 502 for a length beyond `limit`, an unknown type, a refused key, or too many entries or levels.
+        Raises: 502 for a malformed table, or one with too many entries or levels.
         """
         return self._table(at, limit, 1)
 

@@ -1,1 +1,1 @@
-"""AMQP clients on asyncio and on blocking sockets, as shells around `amqp/client.py`; and the URLs of brokers."""
+"""AMQP clients on asyncio and on blocking sockets, both around `amqp/client.py`; and the URLs of brokers."""

@@ -21,8 +21,8 @@ class BadAddress(ValueError):
 class AmqpAddress:
     """A broker, a login and a vhost.
 
-    Shapes: RabbitMQ's URLs, `amqps://user:password@host:port/vhost?cacertfile=ca.pem&verify=verify_none`;
-        certfile and keyfile are those of a client certificate. The option heartbeat is accepted and ignored.
+    Shapes: the URL of RabbitMQ's clients, `amqps://user:password@host:port/vhost?cacertfile=ca.pem&verify=verify_none`.
+        The options certfile and keyfile name a client certificate and its key. The option heartbeat is ignored.
     """
 
     host: str
@@ -54,7 +54,7 @@ class AmqpAddress:
             parts = urlsplit(url)
             port = parts.port
             (parts.hostname or "").encode("idna")  # as the resolver does
-        except ValueError:  # whose text may contain a part of the password
+        except ValueError:  # its text may contain a part of the password
             raise BadAddress(f"{should_be}, with %2F for a slash in a name or password") from None
         if parts.scheme not in PORTS or not parts.hostname:
             raise BadAddress(should_be)

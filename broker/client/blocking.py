@@ -67,7 +67,7 @@ class BlockingLink:
                 raise LinkLost(f"the connection to {self._address} is lost: {error.strerror or error}") from None
 
     def receive(self, timeout_s: float) -> Iterator[Received]:
-        """Yield received methods; without input, wait for it up to `timeout_s`.
+        """Yield received methods; wait up to `timeout_s` for input if there is none.
 
         Raises: LinkLost if the connection has ended or the broker is shutting down, LinkRefused for other errors.
         """

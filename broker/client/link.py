@@ -20,7 +20,7 @@ HIGH_WATER_BYTES: Final = 256 << 10
 
 
 class CallRefused(Exception):
-    """The broker refused a method; its channel or the connection is closed. Code 0: it did not process the method."""
+    """The broker refused a method and closed its channel or the connection; code 0 means that it was not processed."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -34,7 +34,7 @@ class ConnectionLost(CallRefused):
 class ClientEvents:
     """The callbacks of a connection to its owner; by default they do nothing.
 
-    Shapes: `peer` is the broker's name in error texts, `cancelled` the reason for the end after a basic.cancel.
+    Shapes: `peer` is the broker's name in error texts, and `cancelled` is the error text after a basic.cancel.
     """
 
     peer = "the broker"
@@ -60,9 +60,9 @@ class ClientEvents:
 
 
 class ClientLink(asyncio.Protocol):
-    """Connect a client's connection to its socket; calls on a channel are answered in order.
+    """An asyncio protocol for the socket of a client's connection. Calls on a channel are answered in order.
 
-    Shapes: `ended` becomes the reason when the connection has ended, and `refused` is then the error; `closed` is set
+    Shapes: `ended` resolves to the reason when the connection ends, and `refused` is then the error; `closed` is set
         when the socket is closed.
     """
 
@@ -196,7 +196,7 @@ class ClientLink(asyncio.Protocol):
         self.closed.set()
 
     def beat(self) -> None:
-        """Send a heartbeat, and end a connection that was silent for two intervals, unless reading is paused."""
+        """Send a heartbeat, and end a connection that was silent for over two intervals, unless reading is paused."""
         client, transport = self.client, self._transport
         if self.ended.done() or transport is None:
             return

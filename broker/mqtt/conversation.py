@@ -1,9 +1,9 @@
 """The conversation with one client: decode received octets into packets, and check the state of the connection.
 
-    EXPECTS_CONNECT --CONNECT--> LOGIN --accepted--> OPEN --DISCONNECT, an error--> ENDED
+    EXPECTS_CONNECT --CONNECT--> LOGIN --accept()--> OPEN
+    any state --end()--> ENDED
 
-It has no socket, clock or session. The caller answers each packet. After an error it sends the packet that `refusal`
-returns, and reads no more packets.
+It has no socket, clock or session. The caller answers each packet, and sends the packet of `refusal` after an error.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ PING: Final = Ping()
 class Conversation(PacketCutter):
     """The packets of one client, and the state of its connection.
 
-    Invariant: after a PacketError of `next_packet`, the caller calls `end`; then there are no more packets.
+    Invariant: after a PacketError from `next_packet`, the caller calls `end`; then there are no more packets.
     """
 
     __slots__ = ("_packet_max_bytes", "reasons", "state", "version")
@@ -79,7 +79,7 @@ class Conversation(PacketCutter):
         self.clear()
 
     def next_packet(self) -> Any:
-        """Return the next packet, a Connect, PublishRun, Acks, Subscribe, ..., or None. HOT.
+        """Return the next packet or run of packets, or None if none is complete. HOT.
 
         Raises: PacketError.
         """
@@ -130,9 +130,7 @@ class Conversation(PacketCutter):
         raise PacketError(PROTOCOL_ERROR, f"{what} is not allowed here")
 
     def refusal(self, reason_code: int, text: str) -> bytes:
-        """Return the packet that reports why the connection is closed, a CONNACK or a DISCONNECT. It is empty if
-        version 3.1.1 has none, before a CONNECT, and after `end`.
-        """
+        """Return the CONNACK or DISCONNECT that reports why the connection is closed, or b"" if there is none."""
         reason = text if self.reasons else ""
         if self.state == OPEN:
             return encode_disconnect(self.version, reason_code, reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class PacketError(ValueError):
-    """A packet that is malformed, not allowed in this state, or requests a feature that the broker does not support."""
+    """A packet or topic filter that the broker refuses."""
 
     def __init__(self, reason_code: int, text: str) -> None:
         super().__init__(text)

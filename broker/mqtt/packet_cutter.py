@@ -1,4 +1,4 @@
-"""Split received octets into MQTT packets, and join consecutive publishes and acknowledgements to runs.
+"""Split received octets into MQTT packets, and join consecutive publishes and acknowledgements into runs.
 
 Source: MQTT 5.0, section 2.1.
 """
@@ -15,7 +15,7 @@ DUP: Final = 0x08
 ACKS: Final = frozenset((0x40, 0x50, 0x62, 0x70))  # PUBACK, PUBREC, PUBREL, PUBCOMP
 ACK_RUN: Final = -1
 PUBLISH_RUN: Final = -2
-FLAGS: Final = {0x80: 0x02, 0xA0: 0x02, 0x60: 0x02}  # SUBSCRIBE, UNSUBSCRIBE, PUBREL; other types have 0
+FLAGS: Final = {0x80: 0x02, 0xA0: 0x02, 0x60: 0x02}  # flags of SUBSCRIBE, UNSUBSCRIBE, PUBREL; others have 0
 RUN_MAX: Final = 1000
 
 
@@ -40,9 +40,9 @@ class PublishRun:
 class PacketCutter:
     """Buffer received octets, and cut packets from them.
 
-    `cut` returns the first octet of a packet, whose body is `buffer[body:body_end]`, or the kind of a run: a run of
-    publishes is in `publishes`; of a run of acks, `acked` contains the packet ids, and `ack_octet` the first octet.
-    None means that the remaining octets are not a complete packet.
+    `cut` returns the first octet of a packet, whose body is `buffer[body:body_end]`. For publishes, it returns
+    PUBLISH_RUN and sets `publishes`. For acknowledgements, it returns ACK_RUN and sets `acked` to their packet ids and
+    `ack_octet` to their first octet.
     Shapes: `has_properties` is set in MQTT 5, where publishes have properties.
     Units: `limit_bytes` is the largest packet, including its header.
     Cost: linear in the octets, however they are split.
@@ -71,7 +71,7 @@ class PacketCutter:
 
     @property
     def first_octet(self) -> int:
-        """The first octet of the next packet, or -1 if there is none."""
+        """The first octet of the next packet, or -1 if it has not arrived."""
         if len(self.buffer) > self._at:
             return self.buffer[self._at]
         return self._arrived[0][0] if self._arrived else -1
@@ -108,10 +108,9 @@ class PacketCutter:
         return True
 
     def cut(self) -> int | None:
-        """Cut the next packet or run. HOT.
+        """Cut the next packet or run, or return None if there is no complete packet. HOT.
 
-        Raises: PacketError 0x81 for a malformed header, publish or ack; 0x95 for a packet over the limit. Do not call
-            it again after an error.
+        Raises: PacketError 0x81 for a malformed packet, 0x95 for one over the limit. No call may follow.
         """
         first = self._next_header()
         if first < 0:
@@ -128,7 +127,7 @@ class PacketCutter:
         return first
 
     def _next_header(self) -> int:
-        """Find the next whole packet, without advancing; return its first octet, or -1. Raises: as `cut`."""
+        """Find the next whole packet without advancing; return its first octet, or -1 if none. Raises: as `cut`."""
         while True:
             buffer = self.buffer
             at = self._at
@@ -168,7 +167,7 @@ class PacketCutter:
                 return -1
 
     def _cut_publishes(self, first: int) -> None:
-        """Cut well-formed publishes with the flags and properties of the first one."""
+        """Cut a run of publishes, which ends at the first that does not fit. Raises: as `cut`."""
         qos = first >> 1 & 3
         if qos == 3:
             raise PacketError(MALFORMED, "QoS 3")
@@ -216,7 +215,7 @@ class PacketCutter:
         self.publishes = run
 
     def _find_publish(self, flags: int) -> bool:
-        """Find the next packet if it is whole, short, and a publish with these flags; `cut` finds any other."""
+        """Find the next packet if it is a whole, short publish with these flags; otherwise return False."""
         buffer = self.buffer
         at = self._at
         if len(buffer) - at < 2 or buffer[at] & ~DUP != flags:

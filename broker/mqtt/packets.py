@@ -38,7 +38,7 @@ NO_PROPERTIES: Final[dict[int, Any]] = {}
 
 
 class Will(NamedTuple):
-    """The message that is published when a connection ends, unless by a DISCONNECT without reason code 0x04."""
+    """The message that the broker publishes for a client whose connection is lost."""
 
     topic: bytes
     body: bytes
@@ -247,7 +247,7 @@ def _packet_id(reader: Reader) -> int:
 
 
 def encode_connack(version: int, reason_code: int, *, present: bool, properties: dict[int, Any]) -> bytes:
-    """Encode a CONNACK packet; empty if 3.1.1 has no return code for the reason code."""
+    """Encode a CONNACK packet, or return b"" if 3.1.1 has no return code for the reason code."""
     flags = b"\x01" if present else b"\x00"
     if version == V5:
         return _packet(0x20, flags + bytes((reason_code,)) + counted(properties))
@@ -264,7 +264,7 @@ def encode_answer(kind: int, version: int, packet_id: int, codes: list[int], rea
 
 
 def encode_disconnect(version: int, reason_code: int, reason: str = "") -> bytes:
-    """Encode a DISCONNECT packet; empty in 3.1.1, where the broker only closes the connection."""
+    """Encode a DISCONNECT packet, or return b"" in 3.1.1, where the broker only closes the connection."""
     if version != V5:
         return b""
     return _packet(0xE0, bytes((reason_code,)) + counted({REASON_STRING: reason} if reason else {}))

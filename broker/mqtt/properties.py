@@ -114,11 +114,10 @@ NOT_ZERO: Final = frozenset((SUBSCRIPTION_IDENTIFIER, RECEIVE_MAXIMUM, MAXIMUM_P
 
 
 def read_properties(reader: Reader, packet: int) -> dict[int, Any]:
-    """Read the properties of a packet of a type.
+    """Read the properties of a packet; `packet` is its type.
 
     Shapes: the value of USER_PROPERTY is a list of pairs in their order; every other property occurs once.
-    Raises: PacketError 0x81 for malformed properties and unknown ones; 0x82 for one that the packet cannot have or that
-        occurs twice, and for a value that is not allowed.
+    Raises: PacketError 0x81 for malformed properties, 0x82 for properties that are not allowed.
     """
     size = reader.varint()
     if size > reader.left:

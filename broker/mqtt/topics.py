@@ -1,8 +1,7 @@
 """Topic names and filters, and the corresponding routing and binding keys of a topic exchange.
 
-In AMQP's dialect `/` and `.` are swapped in both directions, and `+` in a filter becomes `*`. So the result is
-RabbitMQ's for topics without dots and keys without slashes, and every topic has its own key. In MQTT's dialect nothing
-is swapped.
+In AMQP's dialect (`swaps`), `/` and `.` are swapped in both directions, and `+` in a filter becomes `*`. So a topic
+without dots has the same key as in RabbitMQ, and every topic has its own key. In MQTT's dialect nothing is swapped.
 Source: MQTT 5.0, section 4.7; RabbitMQ, rabbit_mqtt_util.
 """
 
@@ -23,8 +22,7 @@ SYSTEM: Final = "$SYS/"
 def routing_key(topic: bytes, levels_max: int, swaps: bool = True) -> str:
     """Return the routing key of a topic name.
 
-    Raises: PacketError 0x81 for octets that are not an MQTT string; 0x90 for an empty topic, one with wildcards, one
-        that begins with `$`, and one that is longer than a routing key or has too many levels.
+    Raises: PacketError 0x81 for octets that are not an MQTT string, 0x90 for a topic that clients may not publish to.
     """
     name = check_text(topic)
     if not name:
@@ -46,18 +44,16 @@ def swapped(text: str) -> str:
 
 
 def topic_of(key: str, swaps: bool = True) -> bytes | None:
-    """Return the topic name of a routing key, or None if no MQTT subscription may match it: for an empty key, one that
-    begins with `$`, and one with a wildcard of MQTT or a null character.
-    """
+    """Return the topic name of a routing key, or None if MQTT clients must not receive it."""
     if not key or key.startswith("$") or "+" in key or "#" in key or "\0" in key:
         return None
     return (key.translate(_SWAPPED) if swaps else key).encode()
 
 
 def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
-    """Return the binding key of a topic filter. For a filter of the broker's own topics it is always swapped.
+    """Return the binding key of a topic filter. A filter of the broker's own topics ($SYS) is always swapped.
 
-    Raises: PacketError 0x8F for one that is malformed, too long, not possible in AMQP, or below another `$` topic.
+    Raises: PacketError 0x8F for a filter that is malformed or not supported.
     """
     shown = f"filter '{topic_filter[:100]}'"
     if not topic_filter:
@@ -84,8 +80,7 @@ def binding_key(topic_filter: str, levels_max: int, swaps: bool = True) -> str:
 def split_shared(topic_filter: str) -> tuple[str, str]:
     """Return the share name and the filter of a shared subscription; the name of an unshared one is empty.
 
-    Raises: PacketError 0x8F for a share name that is empty or contains a wildcard, for a missing filter, and for one
-        that begins with `$`.
+    Raises: PacketError 0x8F for a filter that cannot be shared.
     """
     if not topic_filter.startswith(SHARED):
         return "", topic_filter

@@ -37,7 +37,7 @@ class WebSocketFrames:
 
     Shapes: `ping` is the payload of the last unanswered ping. `code` is OPEN until a frame ends the connection; then it
         is the code of the client's close frame, or that of an error, which `reason` describes.
-    Invariant: once `read` reports no more frames, only the payload of an incomplete control frame is buffered.
+    Invariant: the payload of a data frame is returned as it arrives, so at most one control frame is collected.
     """
 
     __slots__ = ("_at", "_buffer", "_is_amid_message", "_left", "_mask", "code", "ping", "reason")
@@ -57,7 +57,7 @@ class WebSocketFrames:
         self._at = 0
 
     def read(self, frames_max: int) -> tuple[bytes, bool]:
-        """Return the payload of the next data frames, and whether there may be more frames."""
+        """Read up to `frames_max` frames; return the payload of data frames, and whether there may be more frames."""
         pieces: list[bytes] = []
         count = 0
         while self.code == OPEN:

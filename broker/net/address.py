@@ -1,4 +1,4 @@
-"""The sockets of a broker's listeners, which it binds before it opens its data folder."""
+"""The sockets of the listeners, which the broker binds before it opens its data folder."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ class Bound:
 def bind(host: str, port: int, another: str = "", setting: str = "server.host") -> list[socket.socket]:
     """Return a bound socket for each address of the host; clients cannot connect yet.
 
-    Shapes: with port 0 all sockets get one free port; `another` is the hint for choosing another port, and `setting` is
-        the name of the host's setting. The host :: stands for all addresses, including those of IPv4.
-    Raises: AddressTaken; CannotListen for other errors: an unknown address, another machine's, a privileged port.
+    Shapes: with port 0, all sockets get the same free port; `another` is the hint for choosing another port, and
+        `setting` is the name of the host's setting. The host :: stands for all addresses, including those of IPv4.
+    Raises: AddressTaken; CannotListen for other errors.
     """
     try:
         # For a str, Python loads the codec idna, which takes 0.4 MB; few host names need it.
@@ -114,10 +114,9 @@ def close(sockets: Iterable[socket.socket]) -> None:
 
 
 def close_servers(servers: Iterable[asyncio.Server]) -> None:
-    """Stop accepting clients; the servers close in the next turn of the loop.
+    """Stop accepting clients now, and close the servers in the next turn of the loop.
 
-    Before Python 3.12.9 asyncio leaks an accepted socket if its server is closed in the next turn of the loop. So the
-    server stops accepting in this turn and closes in the next one, when accepted sockets have their transports.
+    Before Python 3.12.9, asyncio leaks an accepted socket if its server is closed before the socket has a transport.
     Source: python/cpython#109564.
     """
     for server in servers:

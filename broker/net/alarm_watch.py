@@ -16,9 +16,9 @@ _log = get_logger()
 
 
 class AlarmWatch:
-    """The watch of memory and disk, which also restores the data folder's reserve when the disk has room.
+    """A monitor of memory and disk, which also restores the data folder's reserve when the disk has room.
 
-    Invariant: publishers are blocked while a part of the reserve is missing, whatever the configured free space.
+    Invariant: after measure(), the disk alarm is raised if a part of the reserve is missing.
     """
 
     def __init__(
@@ -28,14 +28,14 @@ class AlarmWatch:
         reserve: Reserve,
         save_space: Callable[[bool], None],
     ) -> None:
-        """`save_space` is called with True when the disk has too little space, with False when it has enough again."""
+        """`save_space` is called with True when the disk has too little space, and with False once it has enough."""
         self._save_space = save_space
         self._alarms = alarms
         self._throttle = throttle
         self._reserve = reserve
 
     def measure(self) -> None:
-        """Extend the reserve if there is room, and measure once; log an alarm's change and notify the throttle."""
+        """Extend the reserve if there is room, measure once, and report a changed alarm to the log and the throttle."""
         changed = self._measure("memory", resident_bytes())
         reserve = self._reserve
         reserve.allocate_piece()

@@ -1,10 +1,9 @@
 """The control socket: a unix socket in the data folder through which the command line talks to the running broker.
 
-One JSON object per line in each direction: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true, "result":
-...}` or `{"ok": false, "error": "..."}`; a long-running verb sends `{"progress": {...}}` any number of times before
-that. When the client closes its sending side, a move stops and answers, and a verb that uses `send_progress` is
-cancelled. `get` waits for a line from the client before it settles the messages that it has sent. The file has mode
-0600: only the broker's user may connect.
+Requests and answers are JSON objects, one per line: `{"verb": "slots", "queue": "q"}` is answered by `{"ok": true,
+"result": ...}` or `{"ok": false, "error": "..."}`. A long-running verb may send `{"progress": {...}}` any number of
+times before its answer, and may stop early when the client closes its sending side. The file has mode 0600: only the
+broker's user may connect.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request
 CLIENTS_MAX: Final = 16
 IDLE_MAX_S: Final = 30.0
 _encoded: Final = json.JSONEncoder(separators=(",", ":")).encode
-OUTER_LEVELS: Final = 3  # of nesting in a request: a definitions document, its lists, and their entries
+OUTER_LEVELS: Final = 3  # levels of nesting in a request: a definitions document, its lists, their entries
 
 
 class ControlSocket:
@@ -98,7 +97,7 @@ class ControlSocket:
                 while await answer_line(self._verbs, reader, writer):
                     """Another request may follow."""
         except (ConnectionError, TimeoutError, asyncio.CancelledError):
-            pass  # the client has disconnected or was silent for too long, or the broker stops
+            pass  # the client has disconnected or takes too long, or the broker stops
         finally:
             self._clients.discard(task)
             writer.close()
@@ -130,7 +129,7 @@ async def answer_of(
 ) -> dict[str, Any]:
     """Run a request and return its answer; later lines from the client arrive at `reader`.
 
-    Raises: ConnectionError; CancelledError if the client hangs up after `_Client.send_progress`.
+    Raises: ConnectionError; CancelledError if the client interrupts a verb that sends progress.
     """
     verb = verbs.get(str(fields.get("verb"))) if isinstance(fields, dict) else None
     if verb is None:
@@ -207,7 +206,7 @@ class _Client(Asker):
 
 
 async def _read_line(reader: asyncio.StreamReader) -> bytes:
-    async with asyncio.timeout(IDLE_MAX_S):  # not wait_for: before 3.12 it may swallow the cancel of close()
+    async with asyncio.timeout(IDLE_MAX_S):  # before Python 3.12, wait_for may swallow the cancellation by close()
         return await reader.readline()
 
 

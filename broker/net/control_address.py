@@ -15,8 +15,8 @@ SOCKET_PATH_MAX_BYTES: Final = 103  # sun_path with its NUL: 108 on Linux, 104 o
 def socket_address(folder: os.PathLike[str] | str) -> tuple[str, int | None]:
     """Return the address of the folder's socket, and a descriptor that must stay open while the address is used.
 
-    A path that is too long for a socket address is opened through a descriptor of its folder in /proc/self/fd. Raises:
-    OSError if the path is too long, and the folder does not exist or the system has no /proc/self/fd.
+    A path that is too long for a socket address is replaced by one through a descriptor of its folder.
+    Raises: OSError for a long path if the folder cannot be opened, or the system has no /proc/self/fd.
     """
     path = os.path.join(folder, SOCKET_NAME)  # noqa: PTH118 - importing pathlib costs a health check more than the rest
     if len(os.fsencode(path)) <= SOCKET_PATH_MAX_BYTES:

@@ -28,9 +28,7 @@ class Handshakes:
     """The clients whose handshake is not complete.
 
     Shapes: `_due` maps each client to the loop's time at which it is late, in the order in which the handshakes began.
-    Units: `timeout_s` applies to handshakes that begin from now on. After it was lowered, they may be dropped late,
-        after earlier ones.
-    Cost: a dictionary entry per handshake.
+    Units: `timeout_s` applies to new handshakes; after it is lowered, these may be dropped late.
     """
 
     __slots__ = ("_due", "_pending", "_timer", "timeout_s")
@@ -64,7 +62,7 @@ class Handshakes:
         return client
 
     def stop(self) -> None:
-        """Stop dropping clients: the listener closes all connections."""
+        """Stop the timer and remove all clients, because the listener closes their connections."""
         self._due.clear()
         self._pending = PendingClients()
         if self._timer is not None:

@@ -12,9 +12,9 @@ SILENT_INTERVALS: Final = 2  # after two silent intervals the client is consider
 
 
 class Heartbeats:
-    """The time since anything was sent to one client, and since anything was received from it.
+    """The time since the last output to one client, and since the last input from it.
 
-    Units: the time since output is counted in calls of `is_due`, the other in calls of `is_silent`, one a second.
+    Units: the first is counted in calls of `is_due`, the second in calls of `is_silent`, one a second.
     """
 
     __slots__ = ("_received_bytes", "_sent_bytes", "_unsent_calls", "silent_s")
@@ -32,14 +32,14 @@ class Heartbeats:
             self.sent(sent_bytes)
         else:
             self._unsent_calls += 1
-        return self._unsent_calls * 2 >= interval_calls - 1  # the last output may have been sent one call earlier
+        return self._unsent_calls * 2 >= interval_calls - 1  # the last output may be up to one call older than counted
 
     def sent(self, sent_bytes: int) -> None:
         """Record that output was just sent."""
         self._sent_bytes, self._unsent_calls = sent_bytes, 0
 
     def is_silent(self, received_bytes: int, interval_s: int, *, reading: bool) -> bool:
-        """Count a second, and return whether the client is considered gone; a paused client may have sent something."""
+        """Count a second, and return whether the client is considered gone; without `reading`, it never is."""
         if received_bytes != self._received_bytes or not reading:
             self._received_bytes, self.silent_s = received_bytes, 0
             return False

@@ -38,8 +38,8 @@ AMQP: Final = "amqp"
 FORCED: Final = 320  # connection-forced
 QUIET_S: Final = 0.5  # a stopping broker drops clients that have been silent for this long
 STEPS: Final = 10  # the checks of all connections, once a second, are spread over this many steps
-# A 3.x release and its Erlang. From RabbitMQ 4, kombu would not request a prefetch for the whole channel, which
-# Celery's countdown needs.
+# A 3.x release of RabbitMQ and its Erlang: for version 4, kombu would not request a prefetch for the whole channel,
+# which Celery's countdown needs.
 RABBITMQ: Final = {"version": "3.10.8", "platform": "Erlang/OTP 25.2.3"}
 VERSION_NUMBERS: Final = 3
 
@@ -80,7 +80,7 @@ class Listener:
         self._tls_servers: list[TlsServer] = []
         self.channel_opened: Callable[[SessionOfChannel], None] | None = None
         self._handshakes = Handshakes(settings.server.handshake_timeout_ms / 1000)
-        # Shared bound methods, of which each transport would otherwise need its own, 64 bytes each.
+        # Bound methods that all transports share: separate ones would take 64 bytes each.
         self._make_machine = self._machine
         self._on_made = self._made
         self._on_lost = self._lost
@@ -113,7 +113,7 @@ class Listener:
     ) -> None:
         """Listen for clients of a protocol on the bound sockets, with TLS on `tls_bound`; AMQP needs no `machine`.
 
-        Add the port numbers to `ports`, and to `protocols` a factory for sockets that are accepted elsewhere.
+        The port numbers are added to `ports`, and a factory for sockets that are accepted elsewhere to `protocols`.
         """
         loop, backlog = asyncio.get_running_loop(), self._settings.server.backlog
         make = self.protocols[protocol] = partial(self._transport, UNKNOWN, machine)
@@ -232,9 +232,10 @@ class Listener:
         await self._empty.wait()
 
     async def close(self, timeout_s: float, progress: Callable[[int], None]) -> None:
-        """Close every connection. Wait up to `timeout_s` for clients that still send or receive, but drop silent ones:
-        an idle connection of a pool reads nothing until its next use. `progress` gets the number of connections.
+        """Close every connection, and wait up to `timeout_s` for clients that still send or receive.
 
+        Silent clients are dropped, because an idle connection of a pool reads nothing until its next use. `progress` is
+        called with the number of open connections.
         Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
         """
         for transport in list(self.transports):

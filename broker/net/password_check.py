@@ -27,9 +27,8 @@ class PasswordThreads:
     """A pool of threads for slow checks, which delivers the answers in the loop.
 
     A network uses at most one thread; networks take turns, and so do the user names of a network. So a flood of logins
-    from one network does not delay others, and guesses at one name hardly delay other names.
-    Invariant: every check is answered once: with its result, with False after an error, or with None if its client has
-        disconnected or the broker stops. Nothing is computed for disconnected clients.
+    from one network hardly delays others, and guesses at one name hardly delay other names.
+    Invariant: a check is answered at most once: with its result, False after an error, or None if it did not run.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

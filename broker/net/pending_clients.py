@@ -1,4 +1,4 @@
-"""Limits on clients: the descriptors that they may use, and the pending clients (before a login) by origin.
+"""Limits on clients: the descriptors that they may use, and the clients that have not logged in, by origin.
 
 Some descriptors are reserved for the store, because the broker ends when it cannot open a file.
 """
@@ -10,7 +10,7 @@ import sys
 from typing import Final, Generic, TypeVar
 
 T = TypeVar("T")
-DESCRIPTORS_WANTED: Final = 1 << 17  # over ten times the default of connections_max; nothing iterates over all of them
+DESCRIPTORS_WANTED: Final = 1 << 17  # over ten times the default of connections_max
 RESERVED_MIN: Final = 64
 RESERVED_MAX: Final = 1024
 
@@ -22,7 +22,7 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of clients' descriptors; a quarter (64 to 1024, at most half) is the store's."""
+    """Return the exclusive upper bound of clients' descriptors: the process's limit less the part of the store."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft

@@ -1,4 +1,4 @@
-"""The publisher throttle: alarms and a slow store stop the broker from reading from publishers, not other clients."""
+"""The publisher throttle: while an alarm is raised or the store is slow, the broker does not read from publishers."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from broker.core.publishing.message_store import MessageStore
 from broker.core.session.connection import SessionOfConnection
 
 STORE_BACKLOG_MAX_BYTES: Final = 32 << 20  # of unwritten log records
-COUNTED_SHARE: Final = 8  # from this fraction of the limit on, unwritten records are counted for each connection
+COUNTED_SHARE: Final = 8  # above 1/COUNTED_SHARE of the limit, unwritten records are counted for each connection
 
 
 class Stop:
-    """The reasons why a connection is not read, as bits of an integer. An enum would run Python code at each write."""
+    """The reasons why a connection is not read, as bits of an integer. An enum would be slower."""
 
     TURN: Final = 1
     HELD: Final = 2
@@ -39,15 +39,14 @@ class ThrottledConnection(Hashable, Protocol):
 
 
 class PublisherThrottle:
-    """A throttle that blocks publishers during an alarm, and pauses those that fill the memory for unwritten records.
+    """A throttle that blocks publishers during an alarm, and pauses those that send faster than the store writes.
 
-    A publisher is paused when it has more unwritten bytes than the limit for all has left. So one greedy publisher
-    fills about half of the limit, two a third each, and the rest is for others. Publishers of transient messages have
-    nothing unwritten. A commit writes all records of a store; its publishers are resumed unless the limit is exceeded.
+    All publishers share a limit on unwritten bytes. A publisher is paused when its unwritten bytes exceed what is left
+    of the limit, so one greedy publisher fills about half of it, and the rest is for others. After a commit of a store,
+    its publishers are resumed unless the limit is exceeded.
     Units: `backlog_max_bytes` is the number of bytes that may wait in memory to be written to the logs,
         `counted_bytes` the backlog above which each connection's bytes are counted.
-    Invariant: connections that only consume are never stopped here. Beyond the limit, each publisher is paused after
-        one read that adds a record.
+    Invariant: connections that only consume are never stopped here.
     Source: Choudhury and Hahne, Dynamic queue length thresholds for shared-memory packet switches, 1998.
     """
 
@@ -87,9 +86,9 @@ class PublisherThrottle:
         return frozenset(self._alarms.blocked)
 
     def published(self, transport: ThrottledConnection, unwritten_bytes: int = 0) -> None:
-        """Block or pause a connection that was just read, and publishes or has begun its first message.
+        """Block or pause a publisher, if necessary, after a read from it.
 
-        Units: `unwritten_bytes` is the value of its session's counter of this name before the read.
+        Units: `unwritten_bytes` is the value of the session's `unwritten_bytes` before the read.
         """
         if self._alarms.alarms:
             self._block([transport])
@@ -100,9 +99,9 @@ class PublisherThrottle:
         self._publishers.add(transport)
 
     def turn(self) -> bool:
-        """Resume paused publishers whose records were written, or all of them if at most half of the limit is used, and
-        return whether the next turn must check again.
-        Cost: O(stores), and O(publishers) of a store whose records were written, or of all paused ones.
+        """Resume paused publishers if possible, and return whether the next turn must check again.
+
+        Cost: O(stores), and O(publishers) of the stores that have committed.
         """
         pending_bytes = self._pending_bytes()
         self._left_bytes = self._backlog_max_bytes - pending_bytes
@@ -120,7 +119,7 @@ class PublisherThrottle:
         return self._counts or bool(self._paused)
 
     def alarms_changed(self) -> None:
-        """Block every publisher when an alarm was raised, and unblock them when none is left."""
+        """Block every publisher when an alarm was raised, and unblock them when no alarm is left."""
         self.watching = self._counts or self.alarmed
         self._tell_vhosts(self._alarms.reason)
         self._block(list(self._publishers))
@@ -128,7 +127,7 @@ class PublisherThrottle:
             self.unblock(transport)
 
     def unblock(self, transport: ThrottledConnection) -> None:
-        """Resume reading a blocked connection, and notify the client; its vhost may refuse its publishes."""
+        """Notify a blocked client, and resume reading from it."""
         self._alarms.forget(transport)
         _tell(transport, commands.Connection.Unblocked())
         transport.resume_reading(Stop.ALARM)
@@ -166,8 +165,9 @@ class PublisherThrottle:
                     transport.resume_reading(Stop.STORE)
 
     def _block(self, publishers: list[ThrottledConnection]) -> None:
-        """Block and notify publishers that are not blocked yet, except in vhosts that refuse publishes. A closing
-        connection is still read, because the client must answer. Source: RabbitMQ, connection.blocked.
+        """Block and notify publishers, except those that are closing or whose publishes are refused instead.
+
+        Source: RabbitMQ, connection.blocked.
         """
         readable = [one for one in publishers if one.session.blocked_max_s != 0 and not one.connection.closing]
         for transport in self._alarms.block(readable):
@@ -177,7 +177,7 @@ class PublisherThrottle:
 
 
 def _tell(transport: ThrottledConnection, method: commands.Connection.Blocked | commands.Connection.Unblocked) -> None:
-    """Notify a client, unless the connection is closing: nothing may follow connection.close."""
+    """Notify a client that supports it, unless the connection is closing: nothing may follow connection.close."""
     connection = transport.connection
     if connection.has_capability("connection.blocked") and not connection.closing:
         connection.send(0, method)

@@ -1,8 +1,8 @@
 """The kernel's receive buffer of a nearby publisher, sized for a few milliseconds of input.
 
 Bytes that a client sends faster than the broker handles them wait in this buffer, which adds to the latency of
-messages. Linux sizes the buffer for the rate of the link: on a fast one, it contains megabytes, which are seconds of
-publishes to fifty queues. With a long round trip, those megabytes are in flight, and the system's size is used.
+messages. Linux sizes the buffer for the rate of the link: on a fast link, it grows to megabytes, which may take seconds
+to handle. With a long round trip, so many bytes are in flight, and the system's size is used.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from contextlib import suppress
 from typing import Final
 
 LARGE_READ_BYTES: Final = 16 << 10  # a client whose reads are smaller is not faster than the broker
-# The window, twice as large, has room for a loopback segment of 65,483 octets: a client that has seen a large window
+# The window is twice as large, with room for a loopback segment of 65,483 octets: a client that has seen a large window
 # sends no smaller segments, and would wait 200 ms for each.
 FIRST_BYTES: Final = 36 << 10
 LAST_BYTES: Final = 512 << 10  # two of the largest reads; net.core.rmem_max limits it too
 QUICK_MS: Final = 2  # a buffer that is full again within this time is too small
-QUICK_FILLS: Final = 8  # in a row, before the buffer grows: a queue without a backlog accepts the first ones fast
+QUICK_FILLS: Final = 8  # in a row, before the buffer grows: an empty queue accepts the first messages quickly
 NEAR_US: Final = 1000  # a client is near when its shortest round trip takes less than this
 _ROUND_TRIP: Final = struct.Struct("=148xI")  # tcpi_min_rtt of struct tcp_info: other times include delayed ACKs
 
@@ -27,8 +27,8 @@ _ROUND_TRIP: Final = struct.Struct("=148xI")  # tcpi_min_rtt of struct tcp_info:
 class ReceiveBuffer:
     """The receive buffer of one client, sized for the rate at which the broker handles its input.
 
-    It is small at first, from the client's first large read on, and doubles while the broker empties it quickly.
-    Units: ``size_bytes`` is the requested size, 0 for the system's own size; the kernel allocates twice as much, for
+    It is made small at the client's first large read, and doubles while the broker empties it quickly.
+    Units: `size_bytes` is the requested size, 0 for the system's own size; the kernel allocates twice as much, for
         octets and its own headers.
     """
 

@@ -93,10 +93,10 @@ class Handshake(ssl.SSLObject):
 
 
 class TlsContext:
-    """The context for new connections.
+    """The TLS context for new connections.
 
     Raises: TlsUnusable, from the constructor and `load`.
-    Invariant: `context` was built from files that belong together; a reload replaces all of them or none.
+    Invariant: a failed reload does not change `context`.
     """
 
     def __init__(self, settings: Tls) -> None:
@@ -129,7 +129,7 @@ class TlsContext:
         return True
 
     def _marks(self) -> list[tuple[int, int, int] | None]:
-        """Return for each file a key of its version: a rename changes the inode, a copy the time."""
+        """Return a key of the version of each file, or None for a missing file."""
         marks: list[tuple[int, int, int] | None] = []
         for path in (self._settings.certfile, self._settings.keyfile, self._settings.cafile):
             try:

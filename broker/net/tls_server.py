@@ -18,15 +18,16 @@ from broker.net.pending_clients import PendingClients, descriptors_for_clients
 from broker.tasks import Tasks
 
 HANDSHAKES_MAX: Final = 1024
-HANDSHAKES_SHARE: Final = 4  # at most one in this many of the descriptors for clients; a handshake takes milliseconds
+HANDSHAKES_SHARE: Final = 4  # handshakes use at most 1/HANDSHAKES_SHARE of the descriptors for clients
 RETRY_S: Final = 1.0  # nothing is accepted for this long after descriptors have run out
 
 _log = get_logger()
 
 
 class TlsServer:
-    """A server for one listening socket, which it owns. Invariant: at the limit on handshakes in progress, a new one
-    replaces the oldest one of the network with the most handshakes; if descriptors are short, both are dropped.
+    """A server for one listening socket, which it owns.
+
+    At the limit on handshakes in progress, a new one replaces the oldest one of the network with the most handshakes.
     """
 
     def __init__(

@@ -1,8 +1,7 @@
 """A client's socket: received bytes are fed to the connection, and its output is written once per turn of the loop.
 
-It has no task and no lock, only a few callbacks. Reading stops while there is a reason: the connection has used up its
-share of the turn, waits for a read from disk, has too much unread output, publishes while publishers are blocked, or
-the broker stops. Only a read shows the loop that a client has disconnected; `tick` checks those that an alarm blocks.
+It has no task and no lock, only a few callbacks. Reading stops while one of the reasons in `Stop` applies. The loop
+then does not notice that the client has disconnected, so `tick` checks clients that an alarm blocks.
 """
 
 from __future__ import annotations
@@ -29,20 +28,20 @@ from broker.net.publisher_throttle import PublisherThrottle, Stop
 from broker.net.receive_buffer import LARGE_READ_BYTES, ReceiveBuffer
 from broker.net.tls import peer_of
 
-REPLIES_MAX_BYTES: Final = 2 << 20  # with more unread output, reading stops; deliveries stop at 1 MiB of large bodies
+REPLIES_MAX_BYTES: Final = 2 << 20  # with more unsent output, reading stops
 UNKNOWN: Final = Peer("")
 EOF_TICKS: Final = 2  # one to two seconds in which a client may close its socket after close-ok
 CLOSE_TICKS: Final = 5  # seconds in which a client must answer connection.close and close its socket
 OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns cannot run
-SMALL_READ_BYTES: Final = 4096  # handled at once, even if the turn's share is used up; may also run the turn
+SMALL_READ_BYTES: Final = 4096  # a read up to this size ignores the turn's share, and may run the turn
 DELAYED_MS: Final = 38
 """A client that sends this long after an unanswered read may have waited for our ACK."""
 DELAYED_MAX_MS: Final = 60
 """The kernel's delay of 40 to 44 ms, a short round trip and a margin; longer pauses have other reasons."""
 WAITS: Final = 1
-"""After this many waits in a row, reads are acknowledged at once, which costs little for a client that just paused."""
+"""After this many waits in a row, reads are acknowledged at once."""
 WAITS_MAX: Final = 48
-"""The required number doubles, up to this, each time that the client waits although reads are acknowledged at once."""
+"""The required number of waits doubles, up to this limit, each time that prompt acknowledgements do not help."""
 PROMPT_ACKS: Final = 1000
 """The number of reads that are acknowledged at once before the client must be detected again."""
 HANGUP: Final[int] = getattr(select, "POLLRDHUP", 0)  # macOS reports only POLLHUP and POLLERR
@@ -69,14 +68,12 @@ def write_pieces(socket: asyncio.Transport, pieces: list[Octets], high_water_byt
 
 
 class PromptAck:
-    """The decision which reads of one client to acknowledge at once, in case the client uses Nagle's algorithm.
+    """A policy that decides which reads of one client to acknowledge at once, in case it uses Nagle's algorithm.
 
-    Such a client sends its second small segment only when the first is acknowledged. Linux delays an acknowledgement by
-    40 ms when the broker has nothing to send: after connection.tune-ok, after the first half of a publish, or after a
-    publish without confirms. So the client waits that long in each connect, and in each publish followed by a get. A
-    small read that ends within a message is acknowledged at once, because the client may wait before it sends the rest.
-    Other reads are acknowledged at once only after the client was detected waiting: most publishes are not followed by
-    anything, and Linux acknowledges every second full segment of a large body anyway.
+    Such a client sends its second small segment only when the first is acknowledged, and Linux delays acknowledgements
+    by 40 ms while the broker has nothing to send. So a small read that ends within a message is acknowledged at once,
+    because the client may wait before it sends the rest. Other reads are acknowledged at once only after the client was
+    detected waiting, because most publishes are not followed by anything.
     """
 
     __slots__ = ("_left", "_needed", "_unanswered_ms", "_waits")
@@ -88,7 +85,7 @@ class PromptAck:
         self._left = 0
 
     def after_read(self, now_ms: int, answered: bool, amid_message: bool) -> bool:
-        """Return whether to acknowledge a read now; an answer includes the acknowledgement. HOT."""
+        """Return whether to acknowledge a read now; an answer acknowledges it anyway. HOT."""
         if self._unanswered_ms:
             if DELAYED_MS <= now_ms - self._unanswered_ms <= DELAYED_MAX_MS:
                 self._note_wait()
@@ -122,7 +119,7 @@ def acknowledge(end: sockets.socket | None) -> None:
 
 
 class Transport(Outlet):
-    """A protocol of asyncio (not a subclass, which could not be compiled) that joins a socket and a connection."""
+    """An asyncio protocol (not a subclass, which could not be compiled) that connects a socket and a connection."""
 
     __slots__ = ("_blocked_s", "_closing_ticks", "_discarded_bytes", "_finishing", "_handshakes", "_heartbeats",
                  "_machine", "_on_lost", "_on_made", "_peer_closed", "_prompt_ack", "_publishes", "_receive_buffer",
@@ -145,8 +142,8 @@ class Transport(Outlet):
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """Shapes: `short_heartbeats` are the clients with a short heartbeat interval, for `beat`. `peer` is that of a
-        client within this process; other clients are identified by their sockets.
+        """Shapes: `short_heartbeats` contains the clients for which `beat` is called; `peer` is that of a client within
+        this process.
         """
         self._machine = machine
         self._turn = turn
@@ -156,7 +153,7 @@ class Transport(Outlet):
         self._on_made = on_made
         self._on_lost = on_lost
         self._shaking_hands = True
-        self._publishes = False  # the throttle has this client as a publisher
+        self._publishes = False  # the throttle knows this client as a publisher
         self._prompt_ack = PromptAck()
         self._receive_buffer: ReceiveBuffer | None = None  # created at the first large read
         self._stops = 0
@@ -256,13 +253,13 @@ class Transport(Outlet):
         self._turn.touch(self)
 
     def flush(self) -> None:
-        """Write the output in one call; resume reading and deliveries if possible; end a socket without more output."""
+        """Write the output in one call; resume reading and deliveries if possible, or finish an ended connection."""
         connection = self.connection
         socket = self._socket
         window = self.session.output_window
         pieces = connection.take_output()
         if self._peer_closed or (connection.state is not RUNNING and socket.is_closing()):
-            return  # a socket that closes for another reason discards its output
+            return  # a closing socket would discard the output
         if len(pieces) == 1:
             socket.write(pieces[0])
         elif pieces:
@@ -285,12 +282,11 @@ class Transport(Outlet):
             self.session.wake_consumers()  # which were skipped because too much output was unsent
 
     def _finish(self) -> None:
-        """Close the socket of a client that has answered connection.close; otherwise end the output, and keep reading
-        until the client has closed too, or `CLOSE_TICKS` have passed.
+        """Close the socket if the client has answered our close; otherwise wait for the client to close its socket.
 
         If a socket with unread input is closed, the kernel discards output that the client has not read yet, such as
-        close-ok. A client that closes cleanly may close its socket first, within `EOF_TICKS`: a client that reads in a
-        separate thread would mistake the end of file for a failure while it still handles close-ok.
+        close-ok. A client that closes cleanly does not get an end of file at once, because some clients would mistake
+        it for a failure.
         """
         if not self._finishing:
             self._finishing = True
@@ -306,7 +302,7 @@ class Transport(Outlet):
                 self._end_output()
 
     def _end_output(self) -> None:
-        """Close the sending side of the socket; with TLS, close both sides unless the client does so after close-ok."""
+        """Close the sending side of the socket; with TLS, close both sides unless the client closes cleanly."""
         if self._socket.can_write_eof():
             try:
                 self._socket.write_eof()
@@ -316,7 +312,7 @@ class Transport(Outlet):
             self._socket.close()
 
     def greet(self) -> None:
-        """Write the output of a handshake, but not the answer to connection.open, which `tick` may refuse."""
+        """Write the output of a handshake, except the answer to connection.open, which waits for a turn."""
         if self._shaking_hands:
             self.flush()
 
@@ -410,7 +406,7 @@ class Transport(Outlet):
     def tick(self, slow_s: int = 0) -> None:
         """Check heartbeats, the close timeout, and whether the client is alive and reads; called once a second.
 
-        Log once when it has not read enough for `slow_s` seconds; 0 disables this.
+        A client that has not read enough for `slow_s` seconds is logged once; 0 disables this.
         Source: AMQP 0-9-1, 4.2.7.
         """
         connection = self.connection
@@ -447,7 +443,7 @@ class Transport(Outlet):
             self._socket.abort()
 
     def _tick_blocked(self) -> bool:
-        """Check that a client blocked by an alarm is alive; return whether it was closed, after its maximum time."""
+        """Check a client that an alarm blocks, and return whether it was closed after its maximum time."""
         limit_s = self.session.blocked_max_s
         self._blocked_s += 1
         if has_left(self.descriptor):
@@ -477,14 +473,14 @@ class Transport(Outlet):
             heartbeats.sent(connection.sent)
 
     def drop(self, reason: str, code: int = 320) -> None:
-        """Close the connection at once, and discard its unwritten output. This works without a turn."""
+        """Send connection.close at once, even without a turn, and discard the unwritten output."""
         self.connection.discard_output()
         self.session.force_close(reason, code)
         self.flush()
         self._resume_for_close()
 
     def announce_failure(self, fault: ConnectionFault) -> None:
-        """Send the failure of the broker, and discard the unwritten output."""
+        """Send the failure of the broker to an open client, bypassing the output of its connection."""
         if self.is_open and not self._socket.is_closing():
             self._socket.write(self.connection.encode_failure(fault))
 
@@ -508,10 +504,9 @@ class Transport(Outlet):
         return self.connection.received + self._discarded_bytes
 
     def close_silent(self) -> bool:
-        """Close the socket of a client that does not answer, unless it is not read or output is unsent; return whether
-        it was closed. The kernel keeps the unread output and the end of file for the client.
+        """Close the socket of a silent client, unless it is paused or output is unsent; return whether it was closed.
 
-        Call this only for a silent client: if it sends in the meantime, the kernel discards the output.
+        The kernel keeps the sent output for the client, but discards it if the client sends something.
         """
         socket = self._socket
         if self._stops or socket.get_write_buffer_size():
