@@ -25,12 +25,12 @@ class DirectWriter:
     def __init__(self) -> None:
         self._buffer: memoryview | None = None
 
-    def write(self, file: File, offset: int, blocks: list[bytes], *, direct: bool) -> int:
+    def write(self, file: File, offset: int, blocks: list[bytes]) -> int:
         """Write the blocks of a run, some of them large bodies, and return where they end. Raises: StoreFailed.
 
-        Cost: with `direct`, a large run is copied, and a sync must follow soon.
+        Cost: a large run is copied and written directly; a sync must follow soon.
         """
-        if direct and file.direct and sum(map(len, blocks)) >= DIRECT_MIN_BYTES:
+        if file.direct and sum(map(len, blocks)) >= DIRECT_MIN_BYTES:
             return self.write_direct(file, offset, blocks)
         return file.write_blocks_at(offset, blocks)
 

@@ -43,13 +43,13 @@ from broker.store.segment import (
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
-BLOCK_BYTES: Final = 64 << 10  # of records that are joined into one block: both fit in the processor's second-level cache
+BLOCK_BYTES: Final = 64 << 10  # of records that are joined: the processor's second-level cache still contains them
 SMALL_BYTES: Final = 16 << 10  # after a larger batch, writing zeros ahead takes longer than the file system's journal
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 
 
 class SegmentRun:
-    """The part of a batch in one segment: blocks of whole records, of which the first is the segment's header or a mark.
+    """The part of a batch in one segment: blocks of whole records, after the segment's header or a mark.
 
     Shapes: a large body is a block of its own; ``large`` is set if there is one.
     """
@@ -278,13 +278,15 @@ class MessageLog(Segments):
         runs = self._runs
         size_bytes = self._begun_bytes + (self.position & OFFSET_MASK) - runs[-1].offset
         batch = self._in_flight = Batch(self.position, runs, size_bytes)
-        self._end_block()
         for run in runs:  # the mark or header says how far the log is synced by now
             if run.offset:
                 mark = encode_mark(self.synced, run.token, run.segment << OFFSET_BITS | run.offset)
             else:
                 mark = encode_header(SegmentHeader(run.segment, run.previous_end, self.synced, run.token))
-            run.blocks.insert(0, mark)
+            (run.blocks or self._pieces).insert(0, mark)
+        if self._pieces:
+            runs[-1].blocks.append(b"".join(self._pieces))
+            self._pieces.clear()
         self._runs = []
         self.waiting = False
         self._fence = -1
@@ -398,7 +400,10 @@ class MessageLog(Segments):
                     begun = True
                 file = self._file
                 assert file is not None
-                end = self._writer.write(file, run.offset, run.blocks, direct=self._sync and run.large)
+                if run.large and self._sync:
+                    end = self._writer.write(file, run.offset, run.blocks)
+                else:
+                    end = file.write_blocks_at(run.offset, run.blocks)
                 if self._sync:
                     if end > self._zeros_end and batch.size_bytes <= SMALL_BYTES and not begun:
                         self._fill_ahead(file, end)
