@@ -400,7 +400,10 @@ class MessageLog(Segments):
                     begun = True
                 file = self._file
                 assert file is not None
-                if run.large and self._sync:
+                if len(run.blocks) == 1:
+                    file.write_at(run.offset, run.blocks[0])
+                    end = run.offset + len(run.blocks[0])
+                elif run.large and self._sync:
                     end = self._writer.write(file, run.offset, run.blocks)
                 else:
                     end = file.write_blocks_at(run.offset, run.blocks)
