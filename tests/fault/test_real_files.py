@@ -7,14 +7,16 @@ import fcntl
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from broker.store.damage import FolderBusy, StoreFailed
 from broker.store.direct_writer import BUFFER_BYTES, DirectWriter
-from broker.store.files import BLOCKS_MAX, PAGE_BYTES, Files, aligned_memory
+from broker.store.files import BLOCKS_MAX, PAGE_BYTES, WRITE_MAX_BYTES, Files, aligned_memory
 from broker.store.memory_files import MemoryFiles
 from broker.store.store import VhostStore
 from tests.deadline import DEADLINE_S
@@ -168,6 +170,36 @@ def test_a_short_write_of_blocks_is_completed(tmp_path: Path, monkeypatch: pytes
         monkeypatch.setattr(os, "pwritev", lambda number, some, at, n=size: os.pwrite(number, b"".join(some)[:n], at))
         assert file.write_blocks_at(5 + 8 * size, blocks) == 13 + 8 * size
     assert file.read_at(0, 100) == bytes(5) + b"abcdefgh" * 9
+    file.close()
+
+
+def test_one_call_writes_a_mebibyte_at_most(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A large block is written in parts, and small blocks are written together."""
+    calls: list[int] = []
+
+    def counted(write: Callable[[int, Any, int], int]) -> Callable[[int, Any, int], int]:
+        def call(descriptor: int, content: Any, offset: int) -> int:
+            calls.append(write(descriptor, content, offset))
+            return calls[-1]
+
+        return call
+
+    monkeypatch.setattr(os, "pwrite", counted(os.pwrite))
+    monkeypatch.setattr(os, "pwritev", counted(os.pwritev))
+    file = Files().open(tmp_path / "file", create=True)
+    whole = WRITE_MAX_BYTES
+    for sizes, expected in (
+        ([2 * whole + 1], [whole, whole, 1]),
+        ([whole], [whole]),
+        ([whole // 2, whole // 2, 1, 2], [whole, 3]),
+        ([1, 3 * whole, 1], [1, whole, whole, whole, 1]),
+        ([1] * (BLOCKS_MAX + 2), [BLOCKS_MAX, 2]),
+    ):
+        calls.clear()
+        blocks = [bytes((number % 256,)) * size for number, size in enumerate(sizes, 1)]
+        assert file.write_blocks_at(9, blocks) == 9 + sum(sizes)
+        assert calls == expected
+        assert file.read_at(9, sum(sizes)) == b"".join(blocks)
     file.close()
 
 
