@@ -40,7 +40,7 @@ def print_facts(facts: Mapping[str, str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print indented JSON; in ASCII if the output is not UTF-8, or a name is not valid UTF-8."""
+    """Print indented JSON; in ASCII if the output is not UTF-8, or a text is not valid UTF-8."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         text.encode("utf-8" if is_utf_8(sys.stdout.encoding) else "ascii")
