@@ -36,7 +36,7 @@ def code_of_start(error: BaseException) -> int:
     while cause is not None:
         if isinstance(cause, OSError) and _is_temporary(cause):
             return FAILED
-        cause = cause.__cause__ or cause.__context__  # compiled code sets only `__context__`
+        cause = cause.__cause__ or cause.__context__  # in compiled code, `raise ... from` sets only the latter
     return UNUSABLE
 
 

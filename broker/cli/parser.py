@@ -96,7 +96,7 @@ def version_line() -> str:
 
 
 class ShowVersion(argparse.Action):
-    """Print the version and exit. Unlike the action of argparse, build the text only on use."""
+    """Print the version and exit. Unlike the action that argparse has for this, build the text only on use."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
         print(version_line())

@@ -173,7 +173,7 @@ def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[Bin
 
 
 def user_row(users: Users, user: User) -> Row:
-    """Return the row of a user, without a plain password."""
+    """Return the row of a user, with the hash of the password."""
     return {**user_fields(user.to_json()), "of_settings": users.is_configured(user.name)}
 
 

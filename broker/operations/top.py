@@ -49,7 +49,7 @@ async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, An
         rows.append(TopRow(vhost, queue, rates.get((vhost.name, queue.number), NO_RATES)))
         if by == "age":
             await rows[-1].find_age(heads)
-    totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # which does not block the loop
+    totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # a thread does not block the loop
     page = rows[asked.offset : asked.offset + asked.limit]
     for row in page:
         await row.find_age(heads)
