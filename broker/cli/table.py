@@ -1,6 +1,6 @@
 """Print rows: as an aligned table on a terminal, tab-separated without a header elsewhere, or as JSON.
 
-Lines for other programs have no header, as with `gh` and `ps -o name=`: the columns are in the order of `--help`.
+Lines for other programs have no header, as with `gh` and `ps -o name=`; `--help` lists the columns.
 """
 
 from __future__ import annotations
