@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final
 
-DEFAULT_FOLDER: Final = "data"  # settings.Server.data_dir
+DEFAULT_FOLDER: Final = "data"  # as in `settings.server`
 VARIABLE: Final = "SLOTMQ_SERVER__DATA_DIR"
 FILE_BYTES_MAX: Final = 1 << 20  # a settings file is read into memory; no file written by hand is larger
 
@@ -53,8 +53,8 @@ def shown(folder: str) -> str:
 
 
 def read_toml(file: os.PathLike[str] | str) -> dict[str, Any]:
-    """Return the tables of a settings file. Raises: SettingsError, also when it exceeds FILE_BYTES_MAX."""
-    import tomllib  # a broker without a settings file starts sooner without it
+    """Return the tables of a settings file. Raises: SettingsError."""
+    import tomllib  # imported on use, so that a broker without a settings file starts sooner
 
     name = os.fspath(file)
     try:

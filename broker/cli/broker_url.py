@@ -1,4 +1,4 @@
-"""The broker to which a command connects: by its data folder, or by the URL of its HTTP API; the passwords of URLs."""
+"""Choose the broker to which a command connects: a data folder, or the URL of an HTTP API with its password."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ URL_LOGIN: Final = re.compile(r"//.*@", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class BrokerUrl:
-    """A broker's HTTP API. Shapes: `url` may contain a login; an `insecure` client accepts any certificate."""
+    """A broker's HTTP API. Shapes: `url` may contain a login; with `insecure`, any certificate is accepted."""
 
     url: str
     ca_file: str | None = None
@@ -37,7 +37,7 @@ class BrokerUrl:
 
 
 class Unanswered(Exception):
-    """The command failed: usually, no broker answered, or it refused the request. The text is one line for the user."""
+    """The command failed, usually because no broker answered or it was refused. The text is one line for the user."""
 
 
 AnyBroker = str | os.PathLike[str] | BrokerUrl
@@ -45,7 +45,7 @@ AnyBroker = str | os.PathLike[str] | BrokerUrl
 
 
 def broker_of(arguments: argparse.Namespace) -> AnyBroker:
-    """Return the broker from flags or variables. Flags override variables; SLOTMQ_URL overrides the folder's variable.
+    """Return the broker that flags, variables or the settings file choose. Flags override SLOTMQ_URL.
 
     Raises: SettingsError, BadUsage.
     """
@@ -74,7 +74,7 @@ def with_password(url: str, variable: str) -> str:
     """
     try:
         parts = urlsplit(url)
-    except ValueError:  # whose text may contain the password
+    except ValueError:  # its text may contain the password
         raise BadUsage(f"not a valid URL: {URL_LOGIN.sub('//***@', url)}") from None
     if parts.username is None or parts.password is not None:
         return url

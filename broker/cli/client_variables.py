@@ -1,4 +1,4 @@
-"""The environment variables that commands and the build read, and that are not settings of a broker."""
+"""The environment variables of commands and of the build, which are not settings of a broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOGIN_FROM: Final = "SLOTMQ_FROM_PASS"
 LOGIN_TO: Final = "SLOTMQ_TO_PASS"
 LOGINS: Final = (LOGIN, LOGIN_FROM, LOGIN_TO)
 COMPILE_VARIABLE: Final = "SLOTMQ_COMPILE"  # 0 makes pip and make skip the compilation
-INTERPRETED_VARIABLE: Final = "SLOTMQ_INTERPRETED"  # the reason why a checkout runs interpreted, to log
+INTERPRETED_VARIABLE: Final = "SLOTMQ_INTERPRETED"  # why a checkout runs interpreted, for the log
 FILES: Final = tuple(f"{login}_FILE" for login in LOGINS)
 CLIENT_VARIABLES: Final = frozenset(
     (URL_VARIABLE, CA_FILE_VARIABLE, *LOGINS, *FILES, COMPILE_VARIABLE, INTERPRETED_VARIABLE)

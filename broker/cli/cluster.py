@@ -1,4 +1,4 @@
-"""`slotmq cluster`: show the cluster of the running broker, declare a node dead, back up and restore a cluster."""
+"""`slotmq cluster`: show a cluster, remove nodes from it, back it up and restore it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ COLUMNS: Final = (
     "node", "state", "epoch", "held", "slots", "clients", "beat_age_ms", "topology_lag", "database_ms", "version",
     "url",
 )  # fmt: skip
-COPY_NODE: Final = "backup"  # the node in the connection's name, which PostgreSQL shows
+COPY_NODE: Final = "backup"  # the name of the node that PostgreSQL shows for the connection
 NO_DATABASE: Final = "no cluster is named: give --cluster-file FILE, --cluster URL or --config FILE"
-LEAVE_SILENCE_S: Final = 180.0  # before it answers, the broker waits for two of the node's heartbeats
+LEAVE_SILENCE_S: Final = 180.0  # the broker waits for two of the node's heartbeat intervals before it answers
 
 
 def add_cluster(commands: Any) -> None:
@@ -68,7 +68,7 @@ def cluster_text(facts: Mapping[str, Any]) -> str:
 
 
 def rows_of(facts: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a row for each node, with the number of topology versions by which it is behind the newest node."""
+    """Return a row for each node; `topology_lag` is how many versions of the topology the node has yet to apply."""
     newest = max((row["topology"] for row in facts["nodes"]), default=0)
     return [{**row, "topology_lag": newest - row["topology"]} for row in facts["nodes"]]
 
@@ -112,7 +112,7 @@ def _ms(value: float | None) -> str:
 
 
 def _backup(arguments: argparse.Namespace) -> None:
-    """Write a backup; remove the file if it was not finished. Raises: SettingsError; BadUsage; Unanswered."""
+    """Write a backup; remove the file if the backup fails. Raises: SettingsError; BadUsage; Unanswered."""
     settings, file = _settings(arguments), arguments.file
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
@@ -160,7 +160,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
     try:
         settings = load(arguments.config, {"cluster": {**layer["cluster"], "node": COPY_NODE}})
     except SettingsError:
-        if not load(arguments.config, layer).cluster.is_on:  # or it raises the error again
+        if not load(arguments.config, layer).cluster.is_on:  # `load` raises if anything else is wrong
             raise BadUsage(NO_DATABASE) from None
         raise
     return with_cluster_url(settings)
@@ -169,7 +169,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 def _run(
     settings: Settings, work: Callable[..., Coroutine[Any, Any, dict[str, int]]], *arguments: Any
 ) -> dict[str, int]:
-    """Run a backup or a restore and return its counts. Raises: Unanswered; BadUsage."""
+    """Run a backup or a restore and return its counts. Raises: Unanswered; BadUsage; OSError for the file."""
     import asyncio
 
     from broker.cluster.backup_file import BackupRefused

@@ -1,4 +1,4 @@
-"""`slotmq completion`: scripts with which a shell completes commands, options, and names of the running broker.
+"""`slotmq completion`: scripts with which a shell completes commands, options, and names of objects.
 
 A script runs `slotmq completion words` at each Tab, so that it always knows the installed commands.
 """
@@ -22,12 +22,12 @@ SILENCE_S: Final = 2.0
 FILES, FOLDERS = ":files", ":folders"
 PATHS: Final = {"FILE": FILES, "DIR": FOLDERS, "D": FOLDERS}  # by metavar
 LISTED: Final = {"QUEUE": "queues", "EXCHANGE": "exchanges", "USER": "users", "V": "vhosts"}  # by metavar
-NAMED: Final = ("queue", "exchange", "user", "vhost", "policy")  # the commands that define the kind of a NAME
+NAMED: Final = ("queue", "exchange", "user", "vhost", "policy")  # a NAME after one of these commands is of this kind
 BROKER: Final = ("config", "data_dir", "url", "cafile")  # the options that choose the broker
 
 
 def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
-    """Yield the lines for the last word: candidates, perhaps with a Tab and a description, `:files` or `:folders`."""
+    """Yield the completions of the last word, in the lines that `script_of` describes."""
     *before, current = [word for word in words[:-1] if word != "="] + [words[-1].removeprefix("=")]
     try:
         position = CompletionPosition(parser)
@@ -118,8 +118,9 @@ class CompletionPosition:
 def script_of(shell: str) -> str:
     """Return the script for a shell.
 
-    It must not evaluate the lines of `completion words`, because a queue may be named `$(reboot)`. A line is a
-    candidate, which may be followed by a Tab and a description. For `:files` and `:folders` the shell completes paths.
+    The script must not evaluate the lines of `completion words`, because a queue may be named `$(reboot)`. A line is a
+    candidate, which may be followed by a Tab and a description; or it is `:files` or `:folders`, and the shell
+    completes paths.
     """
     return (Path(__file__).parent / "shells" / f"slotmq.{shell}").read_text()
 

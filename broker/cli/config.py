@@ -1,4 +1,4 @@
-"""`slotmq config`: check a settings file, or print the documented one, which is generated from the models."""
+"""`slotmq config`: check a settings file, or print an example that documents every key."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def _wrapped(text: str) -> Iterator[str]:
 
 
 def _meaning(field: FieldInfo, text: str) -> str:
-    """Return sentences about a key: its meaning and, if it has them, its unit, limits, source, choices and reload."""
+    """Return sentences about a key: its meaning, and what its field declares, such as limits."""
     sentences = [text.rstrip(".") + "."]
     extra = field.json_schema_extra
     if isinstance(extra, dict) and "unit" in extra:

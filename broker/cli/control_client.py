@@ -22,8 +22,8 @@ from broker.net.control_address import socket_address
 __all__ = ["Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "read_line", "request"]
 
 ANSWER_MAX_BYTES: Final = 1 << 28
-NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run version".split())  # to the broker
-TIMEOUT_S: Final = 30.0  # the longest silence of the broker, within a line or between two lines
+NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run version".split())  # local arguments
+TIMEOUT_S: Final = 30.0  # the longest time in which the broker may send nothing
 
 
 OnProgress = Callable[[Mapping[str, Any]], None]
@@ -36,7 +36,7 @@ class ControlStream(Protocol):
         """Send bytes."""
 
     def recv(self, size: int, /) -> bytes:
-        """Return received bytes; none at the end."""
+        """Return received bytes, empty at the end."""
 
     def shutdown(self, how: int, /) -> None:
         """End the request; the answer may continue."""
@@ -51,7 +51,7 @@ def ask_for(command: argparse.Namespace, verb: str, /, *names: str, **more: Any)
 
 
 def request(verb: str, show: Callable[[Any], None] = lambda _answer: None) -> Run:
-    """Return a function that sends a verb with a command's arguments, and prints the answer by `show` or as JSON."""
+    """Return a function that sends a verb with a command's arguments, and prints the answer with `show` or as JSON."""
 
     def run(arguments: argparse.Namespace) -> None:
         answer = ask_for(arguments, verb, *(name for name in vars(arguments) if name not in NOT_SENT))
@@ -70,11 +70,11 @@ def ask(
     interruptible: bool = False,
     **arguments: Any,
 ) -> Any:
-    """Return the result of a verb; `on_progress` is called with each report of progress.
+    """Send a verb to the broker and return its result. `on_progress` is called with each report of progress.
 
-    With `accepts` each report is acknowledged to the broker after `on_progress` has returned. With `interruptible` the
-    first interrupt asks the broker to stop and answer; a second one ends the command.
-    Units: `silence_s` is how long the broker may be silent; None sets no limit.
+    With `accepts`, each report is acknowledged to the broker after `on_progress` has returned. With `interruptible`,
+    the first interrupt asks the broker to end the work and answer; a second interrupt ends the command.
+    Units: `silence_s` is how long the broker may send nothing; None sets no limit.
     Raises: Unanswered, BadUsage.
     """
     with (
@@ -88,9 +88,9 @@ def ask(
 def conversation(
     broker: AnyBroker, verb: str, *, silence_s: float | None = TIMEOUT_S, **arguments: Any
 ) -> Iterator[ControlStream]:
-    """Yield a connection to the broker over which a verb was sent.
+    """Send a verb to the broker, and yield the connection, from which the answer can be read.
 
-    Raises: Unanswered; BadUsage. Later failures of the connection are OSErrors.
+    Raises: Unanswered; BadUsage. Later failures of the connection may be OSErrors.
     """
     try:
         request = json.dumps({"verb": verb, **arguments}, ensure_ascii=False).encode() + b"\n"
@@ -107,7 +107,7 @@ def conversation(
 
 @contextmanager
 def _answering(name: str, silence_s: float | None) -> Iterator[None]:
-    """Raise a failure of the connection as Unanswered; one of the command's output stays an OSError."""
+    """Raise OSErrors of the connection as Unanswered."""
     try:
         yield
     except TimeoutError:
@@ -170,7 +170,7 @@ def _result(
 
 
 def read_line(client: ControlStream, buffer: bytearray) -> bytes:
-    """Return the next line, or its start if the connection ends or it exceeds ANSWER_MAX_BYTES. Cost: linear."""
+    """Return the next line, or only its start if the connection ends or the line is too long. Cost: linear."""
     searched = 0
     while len(buffer) < ANSWER_MAX_BYTES:
         end = buffer.find(b"\n", searched)
@@ -188,7 +188,7 @@ def read_line(client: ControlStream, buffer: bytearray) -> bytes:
 
 @contextmanager
 def first_interrupt(action: Callable[[], object]) -> Iterator[None]:
-    """Call `action` at the first interrupt instead of raising KeyboardInterrupt; a second one raises it."""
+    """Call `action` at the first interrupt; only a second interrupt raises KeyboardInterrupt."""
     if threading.current_thread() is not threading.main_thread():  # only the main thread handles signals
         yield
         return

@@ -1,7 +1,7 @@
 """The conversation of a command with a broker over HTTP: one POST, whose body and answer are open at the same time.
 
-The body is chunked: the request, then a line for each report that the command has accepted. Its end asks the broker to
-stop. The answer consists of the lines of the control socket.
+The body contains the request, and then a line for each report that the command accepts. The end of the body asks the
+broker to stop the command. The answer contains the lines that the control socket would send.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LAST_CHUNK: Final = b"0\r\n\r\n"
 
 
 class HttpConversation:
-    """A request to a broker. Raises: Unanswered if it does not answer, or refuses; BadUsage for a bad URL or CA."""
+    """A request to a broker over HTTP. Raises: Unanswered, BadUsage; errors of a connected socket stay OSErrors."""
 
     def __init__(self, broker: BrokerUrl, silence_s: float | None) -> None:
         """Connect and send the head of the request."""
@@ -44,10 +44,10 @@ class HttpConversation:
         self._socket.sendall(b"%x\r\n%b\r\n" % (len(data), data))
 
     def recv(self, size: int, /) -> bytes:
-        """Return the received part of the answer, empty at its end."""
+        """Return the next part of the answer, empty at its end."""
         try:
             if self._answer is None:
-                self._answer = HTTPResponse(self._socket, method="POST")  # set before it can fail, for `close`
+                self._answer = HTTPResponse(self._socket, method="POST")  # assigned first, so that `close` closes it
                 self._begin(self._answer)
             return self._answer.read1(size)
         except HTTPException as error:
@@ -55,7 +55,7 @@ class HttpConversation:
             raise Unanswered(f"no SlotMQ answers at {self._broker.shown}: {reason}") from None
 
     def shutdown(self, how: int, /) -> None:
-        """End the body, which asks the broker to stop."""
+        """End the body, which asks the broker to stop the command."""
         if not self._ended:
             self._ended = True
             self._socket.sendall(LAST_CHUNK)
@@ -115,7 +115,7 @@ class HttpConversation:
         return "\r\n".join([*lines, "", ""]).encode()
 
     def _begin(self, answer: HTTPResponse) -> None:
-        """Read the head of the answer. Raises: Unanswered for any status but 200."""
+        """Read the head of the answer. Raises: Unanswered for any status but 200; HTTPException; OSError."""
         answer.begin()
         if answer.status == 200:
             return

@@ -61,7 +61,7 @@ def import_document(arguments: argparse.Namespace, document: Any, name: str, vho
 
 
 def print_imported(answer: Mapping[str, Any]) -> None:
-    """Print what an import changed, found unchanged, skipped and left without effect."""
+    """Print the outcome of an import."""
     for reason in answer["skipped"]:
         warn(f"skipped {reason}")
     for label, key in (("made", "made"), ("changed", "changed"), ("there already", "present")):

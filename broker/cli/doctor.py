@@ -78,7 +78,7 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
         has_guest = any(user["name"] == checks.GUEST for user in ask(folder, "list_users"))
         has_guest = has_guest and checks.guest_logs_in(status["url"])
         running = checks.settings_of(ask(folder, "settings"), folder)
-    except Unanswered:  # also for a verb that an older broker does not know; its version is reported below
+    except Unanswered:  # also raised for a verb that an older broker does not know
         if status is None and not wrong:
             yield fine("settings", str(arguments.config or "the defaults and the environment"))
     if status is not None:

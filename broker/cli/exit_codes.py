@@ -1,8 +1,8 @@
 """The exit codes of all commands; `slotmq pipeline` adds those in `broker.pipeline.faults`.
 
     0    success; for a broker, a clean stop
-    1    refused or failed, and a retry may succeed: a full disk, a port or data folder in use, no broker, a defect
-    2    wrong usage, settings, rights or files: every retry fails until they are changed
+    1    refused or failed; a retry may succeed, for example when a port is in use
+    2    wrong usage, settings, rights or files, which the user should change before a retry
     130  interrupted
 
 The systemd unit restarts a broker after 1, but not after 2.
@@ -17,7 +17,7 @@ FAILED: Final = 1
 UNUSABLE: Final = 2
 INTERRUPTED_CODE: Final = 130  # 128 + SIGINT, as in shells
 
-# The errors for a wrong path, address or right. Any other one may be temporary.
+# The errors for a wrong path or address, or a missing permission. Any other error may be temporary.
 _PERMANENT: Final = frozenset(
     (
         *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.EEXIST, errno.ENOTDIR, errno.EISDIR),
@@ -27,7 +27,7 @@ _PERMANENT: Final = frozenset(
 
 
 def code_of_start(error: BaseException) -> int:
-    """Return the exit code of a broker that cannot start because of an error, from the error and its causes."""
+    """Return the exit code for an error that ended a broker, according to the error and its causes."""
     from broker.amqp.errors import Fatal, NotNow
 
     if isinstance(error, Fatal | NotNow):

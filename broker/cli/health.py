@@ -24,7 +24,7 @@ HEALTHY: Final = b'{"ok":true'
 
 
 def health(argv: Sequence[str]) -> int:
-    """Return 0 if the broker is healthy, 1 if it is not or does not answer, 2 for wrong usage or settings; say why."""
+    """Return the exit code: 0 for a healthy broker, 1 for an unhealthy or silent one, 2 for wrong usage or settings."""
     given: dict[str, str] = {}
     words = list(argv)
     while words:

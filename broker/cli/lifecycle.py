@@ -1,4 +1,4 @@
-"""`slotmq reload`, `stop`, `drain` and `backup`: reload settings, stop a broker, drain clients, copy its data."""
+"""`slotmq reload`, `stop`, `drain` and `backup`: reload settings, stop a broker, drain clients, copy the data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`slotmq status`, `list` and `zmq`: show the objects of the running broker."""
+"""`slotmq status`, `list` and `zmq`: show the state and the objects of the running broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broker.cli.parser import BadUsage, add_any_vhost, add_command, add_value, f
 from broker.cli.table import cell, in_columns, print_facts, print_rows
 from broker.cli.taps import cursor_text
 
-# The default columns, named like those of rabbitmqctl's list_* commands. `--columns` and `--json` show others.
+# The default columns of each list, most of them named as in rabbitmqctl. `--columns` and `--json` show others.
 COLUMNS: Final[dict[str, tuple[str, ...]]] = {
     "queues": (
         "vhost", "name", "messages_ready", "messages_unacknowledged", "messages", "consumers", "state", "policy",
@@ -84,7 +84,7 @@ def print_list(kind: str, arguments: argparse.Namespace) -> None:
 
 
 def _chosen(columns: Sequence[str], kind: str, rows: Sequence[Mapping[str, Any]]) -> Sequence[str]:
-    """Return the columns, checked if there are rows. Raises: BadUsage for an unknown column."""
+    """Return the columns. Raises: BadUsage for an unknown one; without rows, all are accepted."""
     known = sorted({*COLUMNS[kind], *(name for row in rows for name in row)})
     for column in columns:
         if rows and column not in known:
@@ -102,7 +102,7 @@ ROW_TEXTS: Final[dict[str, Callable[[Mapping[str, Any]], str]]] = {
     "vhosts_down": lambda row: f"{row['vhost']} ({row['reason']})",
     "queues_recovered": lambda row: f"{row['queue']} in {row['vhost']} ({row['messages']} messages)",
 }
-"""The text of a row, for each field of the status that consists of rows."""
+"""The functions that describe a row, by the field of the status that contains such rows."""
 
 
 def _shown(name: str, value: Any) -> str:

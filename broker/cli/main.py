@@ -24,7 +24,7 @@ NOT_WINDOWS: Final = "SlotMQ does not run on Windows: use WSL 2 or a Linux conta
 def build_parser(command: str = "") -> argparse.ArgumentParser:
     """Return the parser of `slotmq`. Each command sets `run`, which takes the arguments and returns the exit code.
 
-    For the command `serve` only the module `running` is imported, so that a broker starts sooner.
+    For the command `serve`, the modules of most other commands are not imported, so that a broker starts sooner.
     """
     from broker.cli.parser import OneLineParser, ShowVersion
     from broker.cli.running import add_running
@@ -51,7 +51,7 @@ def _add_others(commands: Any) -> None:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code."""
     words = sys.argv[1:] if argv is None else list(argv)
-    if sys.platform == "win32":  # it has no file locks that end with the process, and no syncs of folders
+    if sys.platform == "win32":  # the store needs `flock` and syncs of folders
         print(f"slotmq: {NOT_WINDOWS}", file=sys.stderr)
         return 2
     try:
@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _is_remote(words: Sequence[str]) -> bool:
-    """Return whether a health check may use HTTP, which needs the imports of the other commands."""
+    """Return whether a health check may have to use HTTP, which `broker.cli.health` does not support."""
     import os
 
     from broker.cli.client_variables import URL_VARIABLE
@@ -101,7 +101,7 @@ def _run(words: Sequence[str]) -> int:
         return failed(str(error), 1)
     except BrokenPipeError:  # `slotmq list queues | head`
         exit_at_once(1)
-    except OSError as error:  # standard output, such as a full disk after `>`; commands report their own files
+    except OSError as error:  # standard output cannot be written; commands report errors of their own files
         failed(f"cannot write: {error.strerror or error}", 1)
         exit_at_once(1)
     return code

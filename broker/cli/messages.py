@@ -1,4 +1,4 @@
-"""`slotmq publish` and `slotmq get`: publish messages to the running broker, or remove them from a queue."""
+"""`slotmq publish` and `slotmq get`: publish messages to the running broker, or fetch them from a queue."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PROPERTIES: Final = (
     "message_id", "timestamp", "type", "user_id", "app_id",
 )  # fmt: skip
 NUMBERS: Final = ("delivery_mode", "priority", "timestamp")
-BODY_MAX_BYTES: Final = 32 << 20  # of a body, which is sent in one request, as base64
+BODY_MAX_BYTES: Final = 32 << 20  # a body is sent in one request, as base64
 BATCH_MESSAGES: Final = 1000
 BATCH_BYTES: Final = 4 << 20
 GET_MAX: Final = 1000

@@ -104,7 +104,7 @@ def _definitions(arguments: argparse.Namespace, source: AmqpAddress) -> Mapping[
 def _run(
     source: AmqpAddress, target: AmqpAddress, places: Sequence[QueuePlace], arguments: argparse.Namespace
 ) -> Migration:
-    """Run a migration, and return it after its end."""
+    """Run a migration, and return it when it has ended."""
     import asyncio
 
     from broker.migrate.migration import Migration

@@ -1,4 +1,4 @@
-"""`slotmq move` and `slotmq requeue-dead-letters`: move messages from one queue to others."""
+"""`slotmq move` and `slotmq requeue-dead-letters`: move messages out of a queue."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _finish(command: argparse.ArgumentParser, run: Any) -> None:
 
 
 def _destination(text: str) -> str:
-    if not text:  # such as an unset variable: the default exchange would return each message to its queue
+    if not text:  # an unset shell variable, for example, must not mean the default exchange
         raise argparse.ArgumentTypeError("name a queue or an exchange; ':NAME' is the default exchange with that key")
     return text
 

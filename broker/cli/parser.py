@@ -1,4 +1,4 @@
-"""The shared parts of the commands' parsers: one-line errors, options for the broker, the vhost and the output."""
+"""The shared parts of the commands' parsers: one-line errors, common options, and the types of their values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Run = Callable[[argparse.Namespace], int | None]
 """A function that runs a command and returns its exit code, or None for 0."""
 
 DEFAULT_VHOST = "/"
-LOGIN = re.compile(r"//[^\s@]*@")  # the login in a URL among unknown arguments
+LOGIN = re.compile(r"//[^\s@]*@")  # the login in a URL, which error messages should not show
 
 
 def name_and_text(text: str) -> tuple[str, str]:
@@ -96,7 +96,7 @@ def version_line() -> str:
 
 
 class ShowVersion(argparse.Action):
-    """Print the version and exit; the imports happen only on use."""
+    """Print the version and exit. Unlike the action that argparse has for this, build the text only on use."""
 
     def __call__(self, parser: argparse.ArgumentParser, *rest: Any) -> None:
         print(version_line())
@@ -104,7 +104,7 @@ class ShowVersion(argparse.Action):
 
 
 class OneLineParser(argparse.ArgumentParser):
-    """Report errors in one line that refers to `--help`, and accept options anywhere among a command's arguments."""
+    """A parser that reports errors in one line, and accepts options anywhere among a command's arguments."""
 
     _intermixed = False
 
@@ -133,11 +133,11 @@ class LazyParser(OneLineParser):
     add: Callable[[str, Any], None] | None = None
 
     def defer(self, name: str, program: str, add: Callable[[str, Any], None]) -> None:
-        """Use the parser that `add` adds under this name to the commands of a program."""
+        """Create the command's parser on use, by `add(name, commands)`; its usage begins with `program`."""
         self.name, self.program, self.add = name, program, add
 
     def own_parser(self) -> argparse.ArgumentParser:
-        """Return the command's own parser, or this one if `defer` was not called."""
+        """Create and return the command's own parser, or return this one if `defer` was not called."""
         if self.add is None:
             return self
         own = OneLineParser(prog=self.program).add_subparsers(prog=self.program)
@@ -153,7 +153,7 @@ class LazyParser(OneLineParser):
 
 
 def add_command(commands: Any, name: str, summary: str, *words: str) -> argparse.ArgumentParser:
-    """Add a command and return its parser. `words` are its arguments: QUEUE is stored as `queue`, as is queue=NAME."""
+    """Add a command and return its parser. Each of `words` adds an argument: QUEUE, or queue=NAME to show NAME."""
     command: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=summary, allow_abbrev=False)
     for word in words:
         argument, _, metavar = word.partition("=")

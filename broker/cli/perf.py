@@ -47,7 +47,7 @@ class Scenario(LazyParser):
 def run_scenario(arguments: argparse.Namespace) -> int:
     """Run a scenario, show its result, and return the exit code.
 
-    Raises: BadUsage for options that cannot be used, or a file that cannot be written.
+    Raises: BadUsage for options or files that cannot be used.
     """
     from broker.perf.faults import BadOptions, Fault, RunFailed
     from broker.perf.progress import RunProgress
@@ -108,7 +108,7 @@ def _add_compare(commands: Any) -> None:
 def run_compare(arguments: argparse.Namespace) -> None:
     """Show results side by side, with ratios to the first.
 
-    Raises: BadUsage for a file without a result, or a page that cannot be written.
+    Raises: BadUsage for files that cannot be used.
     """
     from broker.perf.page import page
     from broker.perf.table import compared

@@ -1,4 +1,4 @@
-"""`slotmq pipeline`: the jobs of the data pipeline. A job's module is imported only when it is used."""
+"""`slotmq pipeline`: the jobs of the data pipeline. A job's module is imported only when the job is used."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ VARIABLES: Final = frozenset(
 
 WATERMARK: Final = "RABBITMQ_VM_MEMORY_HIGH_WATERMARK"
 NODE_KEYS: Final = {"RABBITMQ_NODE_PORT": "server.port", "RABBITMQ_NODE_IP_ADDRESS": "server.host"}
-# Variables of Erlang, of RabbitMQ's files, logs and plugins, and of images before 3.9.
+# Variables of RabbitMQ, its container images and Erlang that have no effect on SlotMQ.
 IGNORED: Final = frozenset(
     "ADVANCED_CONFIG_FILE BASE CONFIG_FILE CONFIG_FILES CONF_ENV_FILE CTL_DIST_PORT_MAX CTL_DIST_PORT_MIN CTL_ERL_ARGS "
     "DEFAULT_USER_TAGS DIST_PORT ENABLED_PLUGINS ENABLED_PLUGINS_FILE ERLANG_COOKIE FEATURE_FLAGS "
@@ -40,7 +40,7 @@ POWERS: Final = {"K": 1, "M": 2, "G": 3}
 
 
 def settings_from_variables(environ: Mapping[str, str]) -> tuple[dict[str, tuple[str, Any]], list[str]]:
-    """Return the settings of the variables, each with its variable and value, and a line for each bad variable.
+    """Return the variable and the value that set each key, and a line for each variable that cannot be used.
 
     An empty variable is ignored, because a compose file may pass unset variables as empty ones. No line contains a
     setting's value, which may be a password. *Blocking.*

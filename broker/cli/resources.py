@@ -1,4 +1,4 @@
-"""The commands for one queue, exchange, binding or connection: declare, bind, purge, pause, peek, delete and others."""
+"""The commands for one queue, exchange, binding or connection, such as `slotmq declare` and `slotmq purge`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def _print_bound(answer: Mapping[str, Any]) -> None:
 
 
 def slot_table(answer: Mapping[str, Any]) -> str:
-    """Return the slots of a queue as a table. Shapes: a range is the first and the last message id of a slot."""
+    """Return the slots of a queue as a table; `answer` is the broker's answer to the verb `slots`."""
     rows: list[Sequence[str]] = [SLOT_COLUMNS, *(_slot_cells(slot) for slot in answer["slots"])]
     if answer["levels"] > 1:
         levels = ["level", *(str(slot["level"]) for slot in answer["slots"])]

@@ -1,4 +1,4 @@
-"""`slotmq serve`, `health`, `config` and `version`: the commands that run a broker, or work without one."""
+"""`slotmq serve`, `health`, `config` and `version`: the only commands that are imported when a broker starts."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def add_running(commands: Any) -> None:
     command.set_defaults(run=lambda _arguments: print(version_line()))
 
 
-# These functions import modules on use; those of the first two load pydantic, which takes longer than most commands.
+# These functions import modules on use. `_serve` and `_config` load pydantic, which takes longer than most commands.
 
 
 def _serve(arguments: argparse.Namespace) -> int | None:

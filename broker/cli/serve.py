@@ -48,7 +48,7 @@ log = get_logger()
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the broker and return its exit code. Raises: SettingsError."""
-    signals = Signals()  # before the settings are read, so that a SIGHUP after that reloads them
+    signals = Signals()  # before the settings are read, so that no later SIGHUP is missed
     try:
         return serve_until_stopped(arguments, signals)
     finally:
@@ -116,7 +116,7 @@ def serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
     except BrokerError as error:
         _say(str(error))
         return code_of_start(error)
-    except OSError as error:  # of a call without its own message: the traceback is logged
+    except OSError as error:  # an unexpected error of the system: the log has the traceback
         log.exception("server.failed")
         words = [*getattr(error, "__notes__", ["the broker failed"]), error.filename, error.strerror or str(error)]
         _say(": ".join([str(word) for word in words if word]))
@@ -127,6 +127,6 @@ def serve(settings: Settings, source: SettingsSource, signals: Signals) -> int:
 
 
 def _say(problem: str) -> None:
-    with suppress(OSError, ValueError):  # standard error may be closed: the exit code must do
+    with suppress(OSError, ValueError):  # standard error may be closed; then the exit code has to suffice
         # one write, because the log's thread may be writing too
         print(f"slotmq: {problem}\n", end="", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Load the settings from their layers, each of which overrides the ones before it.
+"""Load the settings from their layers. A later layer overrides the earlier ones.
 
 The layers are a TOML file, RabbitMQ's variables, `SLOTMQ_SECTION__KEY` in the environment, and flags.
 """
@@ -24,18 +24,15 @@ from broker.settings.problem import nearest, problem_lines
 
 DELIMITER: Final = "__"
 MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
-ENTRIES: Final = (dict[str, SecretStr],)  # tables with any keys: a variable sets one entry, or the table as JSON
-FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # others that can fail: like the key
+ENTRIES: Final = (dict[str, SecretStr],)  # tables with any keys; a variable sets one entry, or the whole table as JSON
+FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # not named like the keys
 SERVICE_LINK: Final = re.compile(r"SLOTMQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
 
 
 def load(
     file: Path | None = None, flags: Mapping[str, Mapping[str, Any]] | None = None, *, environment: bool = True
 ) -> Settings:
-    """Return the settings of file, environment and flags; each layer overrides the ones before it.
-
-    Raises: SettingsError with one line for each problem: the layer, the key, the range or the nearest known key.
-    """
+    """Return the settings of the file, the environment and the flags. Raises: SettingsError."""
     from_file = read_toml(file) if file else {}
     from_rabbitmq: dict[str, dict[str, Any]] = {}
     variables: dict[str, str] = {}
@@ -64,9 +61,9 @@ def load(
 
 
 def with_cluster_url(settings: Settings) -> Settings:
-    """Return settings with `cluster.url`, read from `cluster.url_file` if that is set. *Blocking.*
+    """Return the settings; for a cluster, read `cluster.url` from `cluster.url_file` if that is set. *Blocking.*
 
-    Raises: SettingsError when the driver is not installed, or the file of the URL cannot be used.
+    Raises: SettingsError if the database driver is not installed, or the file of the URL cannot be used.
     """
     cluster = settings.cluster
     if not cluster.is_on:
@@ -90,15 +87,15 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Return the settings of the environment, by section and key.
 
     Tables and lists are JSON. A variable may also set one entry of a table; it overrides the table's JSON.
-    Raises: SettingsError with a line for each invalid JSON and each unknown SLOTMQ_ variable, with the nearest known
-        one. No text contains a value, which may be a password.
+    Raises: SettingsError with a line for each unknown SLOTMQ_ variable and each variable with invalid JSON. No line
+        contains a value, which may be a password.
     """
     known = {
         _variable(f"{section}.{key}"): field for section, _model, fields in sections() for key, field in fields.items()
     }
     settings: dict[str, dict[str, Any]] = {}
     problems = []
-    for name in sorted(environ, key=str.upper):  # a table comes before its entries
+    for name in sorted(environ, key=str.upper):  # so that a table is read before its entries
         variable, value = name.upper(), environ[name]
         if not variable.startswith(PREFIX):
             continue

@@ -13,7 +13,7 @@ from typing import NoReturn
 def open_standard_streams() -> None:
     """Open the null device for each closed standard stream; let standard output escape what it cannot encode.
 
-    Otherwise the next opened file or socket would become a standard stream, and receive its output.
+    Without the null device, the next opened file or socket would become a standard stream, and receive its output.
     """
     while True:
         descriptor = os.open(os.devnull, os.O_RDWR)

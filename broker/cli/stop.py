@@ -1,4 +1,4 @@
-"""Carry out `slotmq stop`: stop the broker, print what it waits for and, except over HTTP, wait for its end."""
+"""Carry out `slotmq stop`: stop the broker and, except over HTTP, wait until its process has ended."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid, as SO_PEERCRED return
 
 
 class Deadline:
-    """The time by which the broker must have stopped."""
+    """The time by which the broker must have stopped, if there is a timeout."""
 
     def __init__(self, timeout_s: float | None) -> None:
         self._timeout_s = timeout_s
@@ -29,7 +29,7 @@ class Deadline:
         self.waits_for = ""
 
     def left_s(self) -> float | None:
-        """Return the remaining time, or None without a timeout. Raises: Unanswered once the time is over."""
+        """Return the remaining time, or None without a timeout. Raises: Unanswered if no time is left."""
         if self._end is None:
             return None
         left_s = self._end - time.monotonic()
@@ -40,9 +40,9 @@ class Deadline:
 
 
 def stop(broker: AnyBroker, timeout_s: float | None, *, drain_s: int | None = None) -> int:
-    """Stop a broker and, except over HTTP, wait for its end; with `drain_s`, its clients may finish first.
+    """Stop a broker and, except over HTTP, wait for its end. With `drain_s`, its clients may finish first.
 
-    Raises: Unanswered if no broker answers, if it refuses, or if it has not stopped cleanly in time.
+    Raises: Unanswered if no broker answers, if it refuses, or if it has not stopped cleanly in time; BadUsage.
     """
     options: dict[str, Any] = {} if drain_s is None else {"drain": True, "drain_s": drain_s}
     if isinstance(broker, BrokerUrl):
@@ -75,7 +75,7 @@ class ServerProcess:
                 self._descriptor = os.pidfd_open(self.pid)
 
     def wait(self, deadline: Deadline) -> None:
-        """Wait until the process has ended. Raises: Unanswered."""
+        """Wait until the process has ended, if its pid is known. Raises: Unanswered."""
         if self._descriptor is not None:
             try:
                 while not select.select([self._descriptor], [], [], deadline.left_s())[0]:
@@ -106,7 +106,7 @@ def _follow(client: socket.socket, process: ServerProcess, deadline: Deadline) -
         try:
             line = read_line(client, buffer)
         except TimeoutError:
-            continue  # the deadline raises the error
+            continue  # `left_s` raises the error
         except ConnectionError:
             return False
         if not line:

@@ -1,6 +1,6 @@
 """Print rows: as an aligned table on a terminal, tab-separated without a header elsewhere, or as JSON.
 
-Lines for other programs have no header, as with `gh` and `ps -o name=`: the columns are in the order of `--help`.
+Lines for other programs have no header, as with `gh` and `ps -o name=`; `--help` lists the columns.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def print_facts(facts: Mapping[str, str]) -> None:
 
 
 def print_json(value: Any) -> None:
-    """Print indented JSON; in ASCII if the output is not UTF-8, or a name is not valid UTF-8."""
+    """Print indented JSON; in ASCII if the output is not UTF-8, or a text is not valid UTF-8."""
     text = json.dumps(value, indent=2, ensure_ascii=False)
     try:
         text.encode("utf-8" if is_utf_8(sys.stdout.encoding) else "ascii")

@@ -36,13 +36,13 @@ STYLES: Final = re.compile(r"\x1b\[[0-9;]*m")
 
 
 class TopTerminal:
-    """Show lines and read keys. A context manager, whose exit restores the terminal."""
+    """Show lines and read keys. Leaving the context restores the terminal."""
 
     def __init__(self) -> None:
         self._in = sys.stdin.fileno()
         self._typed: deque[str] = deque()
         self._before: list[Any] = []
-        self._wakes: tuple[int, int] = (-1, -1)  # a pipe: a resize of the terminal ends the wait for a key
+        self._wakes: tuple[int, int] = (-1, -1)  # a pipe; a resize writes to it, to end the wait for a key
         self._plain = "NO_COLOR" in os.environ
 
     def __enter__(self) -> Self:
@@ -72,7 +72,7 @@ class TopTerminal:
         self._write(f"{HOME}{STYLES.sub('', drawn) if self._plain else drawn}{CLEAR_LINE}")
 
     def key(self, timeout_s: float | None) -> str:
-        """Return the next key; an empty text after the timeout, or when the terminal was resized."""
+        """Return the next key, or an empty text after the timeout or when the terminal was resized."""
         if self._typed:
             return self._next()
         ready, _, _ = select.select([self._in, self._wakes[0]], [], [], timeout_s)
@@ -146,7 +146,7 @@ def _top(arguments: argparse.Namespace) -> None:
 
 
 def _watch(view: TopView, fetch: Any, interval_s: float) -> None:
-    """Show the view until the user ends it. Raises: Unanswered if the first request fails."""
+    """Show the view until the user quits. Raises: Unanswered if the first request fails; BadUsage."""
     view.update(fetch(1))
     with TopTerminal() as terminal:
         due_s = time.monotonic()

@@ -27,7 +27,7 @@ TITLES: Final = {
 }
 NUMBERS: Final = SORT_KEYS[:-1]
 KEYS: Final = "q quit  ←→ sort  r reverse  / filter  v vhost  ↑↓ scroll  space pause"
-ENDS: Final = ("q", "Q", "\x03", "\x04")  # the last two, Ctrl-C and Ctrl-D, also while a filter is typed
+ENDS: Final = ("q", "Q", "\x03", "\x04")  # keys that quit; Ctrl-C and Ctrl-D do so even while a filter is typed
 
 
 class TopView:
@@ -54,7 +54,7 @@ class TopView:
         return {"by": self._sort, "reverse": self._reverse, "filter": self._filter, "offset": self._offset, **chosen}
 
     def rows_of(self, height: int) -> int:
-        """Return the number of queues that fit into a terminal."""
+        """Return the number of queues that fit into a terminal of this height."""
         return max(1, height - HEAD_LINES - FOOT_LINES)
 
     def update(self, answer: Mapping[str, Any]) -> None:
@@ -63,7 +63,7 @@ class TopView:
         self._offset = min(self._offset, max(0, answer["matching"] - 1))
 
     def fail(self, problem: str) -> None:
-        """Show why the broker did not answer, below the last rows."""
+        """Show why the broker did not answer, below the rows of its last answer."""
         self._problem = problem
 
     # -- keys ---------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class TopView:
         return key not in ENDS
 
     def _next_vhost(self) -> str | None:
-        """Return the vhost after the chosen one, or None, which means all vhosts, after the last or an unknown one."""
+        """Return the vhost to choose next, or None for all vhosts."""
         choices = [None, *self._answer["vhosts"]]
         return choices[(choices.index(self._vhost) + 1) % len(choices)] if self._vhost in choices else None
 

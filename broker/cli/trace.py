@@ -18,7 +18,7 @@ FILTERS: Final = ("exchange", "queue", "key", "user")
 
 
 class _Ended(Exception):
-    """The requested number of messages was shown, or the output cannot be written; the cause is then that error."""
+    """The trace should end. If the output could not be written, the cause is the OSError."""
 
 
 def add_trace(commands: Any) -> None:

@@ -58,7 +58,7 @@ def add_users(commands: Any) -> None:
 
 
 def add_limits(kinds: Any, owner: str, limited: Mapping[str, str]) -> None:
-    """Add the commands that limit a user or a vhost. Shapes: `limited` maps each limited object to its help."""
+    """Add the commands that limit a user or a vhost. Shapes: `limited` maps the name of each limit to its help."""
 
     def set_limits(arguments: argparse.Namespace) -> None:
         given = {f"max-{noun}": getattr(arguments, f"max_{noun}".replace("-", "_")) for noun in limited}
@@ -94,7 +94,7 @@ def _set(arguments: argparse.Namespace) -> None:
 
 
 def _password(arguments: argparse.Namespace) -> str:
-    """Read a password from standard input or the terminal, because process lists show arguments. Raises: BadUsage."""
+    """Read a password from standard input or the terminal; process lists would show an argument. Raises: BadUsage."""
     if arguments.password_stdin:
         password = _first_line()
     elif sys.stdin.isatty():

@@ -28,7 +28,7 @@ class Backup:
 
 @parameters
 class ImportDefinitions:
-    """A document of the whole broker or of one vhost; `skip_refused` skips entries that clients could not declare."""
+    """A document of the whole broker or of one vhost; `skip_refused` skips refused parts of its topology."""
 
     vhost: str | None = None
     definitions: dict[str, Any]
@@ -44,12 +44,12 @@ async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[st
     def report(step: str, done: int, total: int) -> None:
         asker.write_progress({"step": step, "done": done, "total": total})
 
-    await asker.send_progress({"step": "gathered vhosts", "done": 0, "total": 0})  # now a disconnect cancels it
+    await asker.send_progress({"step": "gathered vhosts", "done": 0, "total": 0})  # a disconnect now cancels it
     return await broker.backups.take(target, report)
 
 
 async def import_definitions(broker: OperatedBroker, asked: ImportDefinitions, asker: Asker) -> dict[str, Any]:
-    """Import all definitions of a document or none (refused ones may be skipped), and empty the document's lists."""
+    """Import a document as a whole or not at all, except for skipped entries, and empty its lists."""
     administration, vhost = broker.administration, asked.vhost
     _check_vhost(broker, vhost)
     importing = DefinitionsImport(

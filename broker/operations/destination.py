@@ -1,4 +1,4 @@
-"""The destination of messages that an operator names: a queue, or an exchange with or without a routing key."""
+"""Parse the destination of messages that an operator names: a queue, or an exchange with or without a routing key."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ QUEUE, EXCHANGE = "queue:", "exchange:"
 
 
 def queue_named(vhost: Vhost, name: str) -> Queue:
-    """Return a queue that an operator may fill and empty, with its newest policies. Raises: OperationRefused."""
+    """Return a queue that operators may fill and empty, with the newest policies applied. Raises: OperationRefused."""
     queue = vhost.queues.get(name)
     if queue is None:
         raise OperationRefused(f"no queue '{name}' in vhost '{vhost.name}'")

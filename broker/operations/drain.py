@@ -1,4 +1,4 @@
-"""Drains: clients settle their messages and do not receive others, so that a deployment does not lose work."""
+"""Drains: clients settle their messages and receive no new ones, so that a deployment does not lose work."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _log = get_logger()
 
 @parameters
 class Drain:
-    """The target of a drain: the connections of a name, or the consumers of a queue, or all clients by default."""
+    """The target of a drain: the connections with a name, the consumers of a queue, or by default all clients."""
 
     connection: str | None = None
     queue: str | None = None
@@ -34,10 +34,10 @@ class Drain:
 
 
 async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str, Any]:
-    """Let clients settle their messages, then cancel their consumers; close the connections unless a queue was named.
-    Messages still unacked when the time is up are requeued. During the drain, nothing is delivered except replies that
-    clients wait for; clients that connect with a drained name, or while all are being drained, are drained, too. If the
-    requester disconnects, deliveries resume unless another drain is under way.
+    """Let clients settle their messages, then close their connections or, for a queue, only cancel its consumers.
+    Messages that are still unacked when the time is up are requeued. During the drain, nothing is delivered to the
+    clients except replies that they wait for. If the requester disconnects, deliveries resume unless another drain is
+    in progress.
     """
     if asked.queue is not None:
         if asked.connection is not None:
@@ -54,7 +54,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     if asked.connection is not None and not sessions():
         raise OperationRefused(f"no connection '{asked.connection}'")
 
-    drained: dict[SessionOfConnection, int] = {}  # with `unsettled` as earlier drains left it
+    drained: dict[SessionOfConnection, int] = {}  # each with `unsettled` before this drain
 
     def unacked() -> int:
         found = sessions()

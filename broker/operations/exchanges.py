@@ -1,4 +1,4 @@
-"""Operations on exchanges and bindings, by the rules for clients; over HTTP, by the user's permissions, too."""
+"""Operations on exchanges and bindings, under the rules for clients."""
 
 from __future__ import annotations
 

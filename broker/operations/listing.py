@@ -1,4 +1,4 @@
-"""`list_*`: one row per object, with rabbitmqctl's names for the columns."""
+"""`list_*`: one row for each object, with most columns named as in rabbitmqctl."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def queue_listed(vhost: Vhost, queue: Queue) -> Row:
 
 
 async def count_bytes(queue: Queue, limit: int | None = None) -> QueueBytes:
-    """Return the bytes of a queue's messages, up to the slot that reaches `limit`. Cost: O(messages), in slices."""
+    """Return the bytes of a queue's messages; stop once `limit` messages are counted. Cost: O(messages), in slices."""
     counted = QueueBytes()
     slice_messages = 0
     for length in counted.count(queue):
@@ -251,7 +251,7 @@ def connection_listed(session: SessionOfConnection, *, blocked: bool) -> Row:
 
 
 def channel_rows(session: SessionOfConnection) -> Iterator[Row]:
-    """Yield the rows of a connection's channels by number."""
+    """Yield the rows of a connection's channels, sorted by number."""
     for channel in sorted(channels_of([session]), key=lambda one: one[1]):
         row = channel_row("", channel, {})
         named = {"connection": session.name, "user": row["user"] or None, "vhost": row["vhost"] or None}

@@ -36,7 +36,7 @@ from broker.slots.slot import Slot
 _log = get_logger()
 
 FETCH_MAX: Final = 1000
-FETCH_BYTES_MAX: Final = 32 << 20  # of headers and bodies in one answer
+FETCH_BYTES_MAX: Final = 32 << 20  # headers and bodies in one answer, approximately
 PUBLISH_AT_ONCE: Final = 100  # messages between two turns of the loop
 DROPPED_AT_ONCE: Final = 500  # messages between two turns of the loop
 DROPPED_AT_ONCE_BYTES: Final = 8 << 20
@@ -53,8 +53,8 @@ class Fetched(NamedTuple):
 
 
 async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetched: list[Fetched]) -> None:
-    """Append ready messages of a queue to `fetched` until it has `count`, or the new ones reach `bytes_max` bytes; they
-    are then unacked. Expired messages are skipped. Raises: as `load`.
+    """Fetch ready messages until `fetched` contains `count`, or this call has fetched `bytes_max` bytes, or no more are
+    ready. Fetched messages are unacked. Expired messages are skipped. Raises: as `load`.
     """
     walk = Walk(queue)
     remaining_bytes = bytes_max
@@ -75,18 +75,18 @@ async def fetch(engine: Engine, queue: Queue, count: int, bytes_max: int, fetche
             fetched.append(Fetched(level, slot, index, message, slot.redelivered(index)))
             remaining_bytes -= len(message.header) + len(message.body)
     if queue.timed and not queue.deleted:
-        queue.check_expiry()  # the queue has another head now
+        queue.check_expiry()  # another message may be at the head now
 
 
 def settle(engine: Engine, fetched: Iterable[Fetched]) -> None:
-    """Settle messages that the operator received."""
+    """Settle fetched messages."""
     for (level, slot), indexes in _by_slot(fetched).items():
         level.settle(slot, indexes)
     engine.log_settled()
 
 
 def requeue(engine: Engine, fetched: Iterable[Fetched]) -> None:
-    """Return messages to their places in the queue, as redelivered."""
+    """Return fetched messages to their places in the queue, marked as redelivered."""
     for (level, slot), indexes in _by_slot(fetched).items():
         level.requeue(slot, indexes, failed=False)
     engine.log_settled()
@@ -100,8 +100,8 @@ def _by_slot(fetched: Iterable[Fetched]) -> dict[tuple[Level, Slot], list[int]]:
 
 
 async def drop(engine: Engine, queue: Queue, limit: int) -> int:
-    """Drop up to `limit` ready messages from the head of a queue, and return their number; expired messages do not
-    count. In the meantime, consumers continue to receive messages. Raises: as `fetch`.
+    """Drop up to `limit` ready messages from the head of a queue, and return their number. Between two steps, consumers
+    may receive messages. Raises: as `fetch` and `decided`.
     """
     dropped = 0
     while dropped < limit:
@@ -195,7 +195,7 @@ async def publish(broker: OperatedBroker, asked: Publish, asker: Asker) -> dict[
 
 
 async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int]:
-    """Send messages of a queue to the client; settle all if it accepts them and `requeue` is off, else requeue all."""
+    """Send messages of a queue to the client. Requeue them if it does not accept them, or with `requeue`."""
     vhost = broker.vhost(asked.vhost)
     queue, engine = queue_named(vhost, asked.queue), broker.engine(vhost)
     fetched: list[Fetched] = []
@@ -218,7 +218,7 @@ async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int
 
 
 def size_of(fetched: Fetched) -> int:
-    """Return the bytes of a message: header and body."""
+    """Return the number of bytes of a message's header and body."""
     return len(fetched.message.header) + len(fetched.message.body)
 
 

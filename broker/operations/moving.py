@@ -23,7 +23,7 @@ from broker.operations.rights import check_destination, check_publish
 from broker.routing.exchange import Exchange
 
 STEP_MESSAGES: Final = 1000  # examined between two syncs
-PENDING_BYTES: Final = 1 << 20  # not yet written to the log; with more, a move waits for the disk
+PENDING_BYTES: Final = 1 << 20  # bytes not yet written to the log; with more, a move waits for the disk
 _log = get_logger()
 
 INTO: Final = ("queue", "exchange")
@@ -32,18 +32,18 @@ INTO: Final = ("queue", "exchange")
 async def carry_out(engine: Engine, move: Move, before_step: Callable[[MoveTally], str]) -> str:
     """Run a move. Once its effects are on disk, return why it ended early, or an empty string.
 
-    Shapes: `before_step` is called when the previous step is on disk; it returns a reason to end the move, or an empty
-        string.
-    Raises: StoreFailed when the broker has failed, or the vhost is offline; other BrokerErrors, in a cluster.
+    Shapes: `before_step` is called before each step, when the previous one is on disk. It returns a reason to end the
+        move, or an empty string.
+    Raises: the error that has ended the broker or the vhost; in a cluster, BrokerError.
     """
     committer, log, tally = engine.committer, engine.store.log, move.tally
     messages = engine.messages(move.source)
     seen = 0
     while not (reason := before_step(tally)):
         while not move.done and tally.examined - seen < STEP_MESSAGES and log.pending_bytes < PENDING_BYTES:
-            committer.check()  # an engine that has ended runs no turn that would renew the share
+            committer.check()  # raises if the engine has ended: without its turns, a move would never end
             await messages.move(move)
-            engine.log_settled()  # schedule a turn: it writes, delivers, and renews the share
+            engine.log_settled()  # schedule a turn, in which the engine writes and delivers
             await asyncio.sleep(0)
         seen = tally.examined
         await committer.drain()
@@ -63,7 +63,7 @@ class MoveMessages(OfQueue):
 
 @parameters
 class RequeueDeadLetters(OfQueue):
-    """The destination of dead letters, the queues where they died or their original exchanges, and which to move."""
+    """Which dead letters to move, and whether to the queues where they died or through their original exchanges."""
 
     into: str = INTO[0]
     reasons: list[str] = field(default_factory=list)
@@ -124,7 +124,7 @@ async def requeue_dead_letters(broker: OperatedBroker, asked: RequeueDeadLetters
 async def _run(
     broker: OperatedBroker, asker: Asker, move: Move, to: Mapping[str, Any], ends: Sequence[Queue | Exchange]
 ) -> dict[str, Any]:
-    """Run a move; the disk alarm ends it, because it writes the messages again."""
+    """Run a move. The disk alarm ends it, because moved messages are written to the log again."""
     source, vhost = move.source, move.vhost
     await count_all([source])
     total = source.counts()[0]

@@ -41,11 +41,11 @@ class OverlayView(Protocol):
 class OperatedBroker:
     """The parts of a broker, and functions of the server.
 
-    Shapes: `sessions` are the connections of this node, `blocked_sessions` those that an alarm blocks; `facts` returns
-        the process's part of `slotmq status`, with the active alarms; `cluster` and `ask_nodes` are None for a
-        standalone broker; `ask_nodes` requests unacked messages from the other nodes; `zmq` returns a row for each ØMQ
-        bridge; `reload` reads the settings again, `shown_settings` returns those in force without secrets;
-        `ask_to_stop` begins to stop the broker and reports the steps that it waits for.
+    Shapes: `sessions` returns the connections of this node, `blocked_sessions` those that an alarm blocks. `facts`
+        returns the fields of `slotmq status` that describe the process. `cluster` and `ask_nodes` are None for a
+        standalone broker; `ask_nodes` requests unacked messages from the other nodes. `zmq` returns a row for each ØMQ
+        bridge. `shown_settings` leaves out secrets. `ask_to_stop` begins to stop the broker, and then calls its
+        argument with the progress.
     """
 
     administration: Administration
@@ -79,13 +79,13 @@ class OperatedBroker:
         return found
 
     def vhosts(self, name: str | None) -> Sequence[Vhost]:
-        """Return the named vhost, or all vhosts by name if it is None. Raises: OperationRefused."""
+        """Return the named vhost, or all vhosts sorted by name if `name` is None. Raises: OperationRefused."""
         if name is not None:
             return [self.vhost(name)]
         return [self.administration.vhosts[name] for name in sorted(self.administration.vhosts)]
 
     def queue(self, vhost: str, name: str) -> tuple[Vhost, Queue]:
-        """Return a vhost and its queue, with the newest policies applied. Raises: OperationRefused."""
+        """Return a vhost and one of its queues, with the newest policies applied. Raises: OperationRefused."""
         found = self.vhost(vhost)
         queue = found.queues.get(name)
         if queue is None:

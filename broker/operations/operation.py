@@ -22,10 +22,10 @@ P = TypeVar("P")
 class Operation(Generic[P]):
     """An operation of the control socket and of HTTP.
 
-    Shapes: `right` raises ChannelError (403) unless a user's permissions allow the operation; None if the tag suffices.
-        POST /v1/control also requires `tag`, and other routes their own tags. The socket requires neither: only the
-        broker's own system user can open it. A node of a cluster refuses an operation that `asks_database` while the
-        database is unreachable, and always one with a reason `not_in_cluster`.
+    Shapes: `right` raises ChannelError (403) if the permissions of a user do not allow the operation, and None requires
+        no permission; `tag` is the user tag that POST /v1/control requires. Clients of the control socket need neither.
+        With `asks_database`, a node of a cluster refuses the operation while the database is unreachable. A text in
+        `not_in_cluster` is the reason why a node always refuses it.
     """
 
     run: Callable[[OperatedBroker, P, Asker], Any]
@@ -41,7 +41,7 @@ def carry_out(broker: OperatedBroker, operation: Operation[P], asked: P, asker: 
     if broker.cluster is not None:
         if operation.not_in_cluster:
             raise OperationRefused(operation.not_in_cluster)
-        if operation.asks_database:  # a change that was refused must not happen later
+        if operation.asks_database:  # a change must not happen after it was refused
             facts = broker.cluster.facts()
             if facts["database_ms"] is None:
                 raise OperationRefused(f"the database of the cluster cannot be reached: {facts['reason']}")
@@ -54,13 +54,13 @@ def verb_of(broker: OperatedBroker, operation: Operation[Any]) -> Verb:
 
 
 def refusing(verb: Verb) -> Verb:
-    """Return a verb that raises OperationRefused with the text of each refusal or error of the store."""
+    """Return a verb that raises refusals and errors of the store as OperationRefused."""
 
     async def answer(request: Request) -> Any:
         try:
             result = verb(request)
             return await result if inspect.isawaitable(result) else result
-        except CorruptStore as error:  # a message is damaged; its text says which
+        except CorruptStore as error:  # a message on disk is damaged or missing
             raise OperationRefused(str(error)) from error
         except StoreFailed as error:
             raise OperationRefused(f"the store cannot be read or written: {error}") from error

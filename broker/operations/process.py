@@ -1,4 +1,4 @@
-"""Operations on the whole broker: status, settings, connections and stop; on its cluster, overlay and ØMQ bridges."""
+"""Operations on the whole broker, its connections, and its part of a cluster or an overlay."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Stop:
 
 @parameters
 class CloseConnection:
-    """A connection to close, and the reason that its client gets."""
+    """A connection to close, and the reason that its client receives."""
 
     name: str
     reason: str = "Closed via command line"
@@ -108,7 +108,7 @@ def settings(broker: OperatedBroker, _asked: Nothing, _asker: Asker) -> Mapping[
 
 
 async def stop(broker: OperatedBroker, asked: Stop, asker: Asker) -> None:
-    """Stop the broker, after a drain if requested. The closed socket is the answer."""
+    """Stop the broker, after a drain if requested. Only progress is sent; there is no answer to a successful stop."""
     asker.write_progress({"pid": os.getpid()})
     if asked.drain:
         await drain(broker, Drain(timeout_s=asked.drain_s, reason="the broker is about to stop"), asker)

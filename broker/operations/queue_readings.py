@@ -26,11 +26,9 @@ QUEUES_AT_ONCE: Final = 500  # queues that are read between two turns of the loo
 class QueueBytes:
     """The bytes of a queue's message bodies, without properties, as RabbitMQ counts them.
 
-    They are exact for slots in memory, and estimated for a slot on disk from the mean of its bodies when it was paged
-    out. For a slot that was not read since a restart they are estimated from the memory that its messages need; there,
-    messages shared by many queues count less.
-    Shapes: `messages` is the number of counted messages, `persistent_messages` and `resident_messages` of those in a
-        log and in memory; `persistent` and `resident` are the bytes of these.
+    They are exact for slots in memory, and estimated for slots on disk.
+    Shapes: `messages` is the number of counted messages, `persistent_messages` of those that survive a restart, and
+        `resident_messages` of those in memory. The other fields are numbers of bytes.
     """
 
     ready: int = 0
@@ -42,7 +40,7 @@ class QueueBytes:
     resident_messages: int = 0
 
     def count(self, queue: Queue) -> Iterator[int]:
-        """Count every slot, and yield the length of each. Cost: O(messages in memory) + O(slots)."""
+        """Count one slot after another, and yield the length of each. Cost: O(messages in memory) + O(slots)."""
         for level in queue.all_levels:
             for slot in list(level.manager.slots.values()):
                 self._count(slot, durable=queue.durable)
@@ -86,10 +84,9 @@ class Rates(NamedTuple):
 
 
 class QueueCounters(NamedTuple):
-    """The counters of a queue at one time; only differences between two are meaningful.
+    """The counters of a queue at one time; only the differences between two readings are meaningful.
 
-    Shapes: `delivered` counts messages that are no longer ready, `settled` those that were acked, delivered without
-        acknowledgement, dropped, expired or purged.
+    Shapes: `delivered` counts the messages that are no longer ready, `settled` those that have left the queue.
     """
 
     at_s: float
@@ -112,9 +109,9 @@ class QueueCounters(NamedTuple):
 
 
 class QueueRates:
-    """Measure rates of queues, from the reading of the previous request to one at least half a second later.
+    """Measure rates of queues between two readings that are at least half a second apart.
 
-    If there was no request for a minute, or a queue is new, a request takes two readings.
+    The first one is that of the previous request, unless it is older than a minute or lacks a queue.
     """
 
     def __init__(self) -> None:
@@ -146,14 +143,14 @@ class QueueRates:
 
 
 class HeadTime(NamedTuple):
-    """The broker's id of the first ready message of a level, and when it arrived."""
+    """The id of the first ready message of a level, and when the message arrived."""
 
     message_id: int
     timestamp_ms: int
 
 
 class HeadTimes:
-    """The arrival times of the first messages of queues; one on disk is read only once.
+    """The arrival times of the first ready messages of queues. The time of a message on disk is cached.
 
     Invariant: a level has an entry only if its first message was on disk at the last reading.
     """
@@ -164,7 +161,7 @@ class HeadTimes:
     async def oldest_ms(self, queue: Queue) -> int | None:
         """Return when the oldest ready message arrived, or None if this node has none or cannot read it.
 
-        Cost: O(levels), and one read for each message on disk that was not read before.
+        Cost: O(levels), and a read for each first message that is on disk and not cached.
         """
         found = [await self._arrived_ms(level) for level in queue.levels]
         return min((at_ms for at_ms in found if at_ms is not None), default=None)

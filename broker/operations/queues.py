@@ -1,4 +1,4 @@
-"""Operations on queues, under the rules for clients, but also on exclusive queues: declare, purge, peek and others."""
+"""Operations on queues, under the rules for clients, except that exclusive queues are allowed, too."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from broker.tasks import called_back
 _log = get_logger()
 
 PEEK_MAX: Final = 1000
-PEEK_BYTES_MAX: Final = 32 << 20  # of bodies in one answer
-SLOT_ROWS_MAX: Final = 10_000  # slots in one answer; it also has their total number
+PEEK_BYTES_MAX: Final = 32 << 20  # bytes of bodies in one answer
+SLOT_ROWS_MAX: Final = 10_000  # slots in one answer, which also contains their total number
 
 
 @parameters
@@ -128,7 +128,7 @@ async def delete_queue(broker: OperatedBroker, asked: DeleteQueue, _asker: Asker
         nonlocal count
         owner = queue.exclusive_owner
         found = vhost.queues.deletable(queue.name, owner, if_unused=asked.if_unused, if_empty=asked.if_empty)
-        if found is not None:  # in a cluster, it is deleted when every node has applied it
+        if found is not None:  # None in a repeated call, once all nodes of a cluster have deleted it
             count = found.counts()[0]
             vhost.queues.drop(found)
 
@@ -216,7 +216,7 @@ def slots(broker: OperatedBroker, asked: OfQueue, _asker: Asker) -> dict[str, An
 
 
 def slot_row(level: Level, slot: Slot) -> dict[str, Any]:
-    """Return a slot as JSON. Shapes: its ids are `first` to `end` - 1."""
+    """Return a slot as JSON. Shapes: its message ids are `first` to `end` - 1."""
     return {
         "level": level.priority,
         "first": slot.first,

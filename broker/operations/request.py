@@ -19,11 +19,11 @@ class OperationRefused(Exception):
 
 
 class PartMissing(OperationRefused):
-    """The broker lacks the part that an operation needs: a cluster, an overlay or a bridge."""
+    """The broker lacks the part that an operation needs, such as a cluster."""
 
 
 class Asker:
-    """The requester of an operation. This class stands for the broker itself: it may do everything."""
+    """The requester of an operation. This base class is the broker itself, which may do everything."""
 
     user_name = ""
     """The name of the user who has logged in; empty for the broker itself and for the control socket."""
@@ -36,22 +36,22 @@ class Asker:
         """Send progress before the answer."""
 
     async def send_progress(self, progress: Mapping[str, Any]) -> None:
-        """Send progress, and wait until more can be sent; a verb is cancelled when its client disconnects."""
+        """Send progress, and wait until more can be sent. From then on, a client that disconnects cancels its verb."""
 
     def interrupted(self) -> bool:
-        """Return whether the client has ended its side of the conversation, so that the verb should stop and answer."""
+        """Return whether the client has ended its request, which asks the verb to stop and answer."""
         return False
 
     def is_gone(self) -> bool:
         return False
 
     async def accepted(self) -> bool:
-        """Wait for a line with which the client accepts the sent messages, and return whether it arrived."""
+        """Wait until the client accepts the messages sent to it, and return whether it did."""
         return False
 
 
 class Request:
-    """The arguments of one request. Raises: OperationRefused, naming the argument, for a wrong type or range."""
+    """The arguments of one request. Raises: OperationRefused, which names an argument of a wrong type or range."""
 
     def __init__(self, fields: Mapping[str, Any], asker: Asker | None = None) -> None:
         self._fields = fields
@@ -122,7 +122,7 @@ class Range:
 
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 def parameters(kind: type[P]) -> type[P]:
-    """Make a class the parameters of an operation: a frozen dataclass that `read` fills."""
+    """Turn a class into the parameters of an operation: a frozen dataclass that `read` fills."""
     return dataclass(frozen=True, slots=True, kw_only=True)(kind)
 
 
@@ -136,7 +136,7 @@ class OfQueue:
 
 @parameters
 class OfVhosts:
-    """One vhost, or all."""
+    """The parameters of an operation on one vhost, or on all if it is None."""
 
     vhost: str | None = None
 
@@ -153,7 +153,7 @@ def _readers(kind: type[Any]) -> tuple[tuple[str, Callable[[Request], Any]], ...
 
 
 def _reader(field: Field[Any], hint: Any) -> Callable[[Request], Any]:
-    """Return the reader of one parameter by its type."""
+    """Return the function that reads a parameter of this type from a request."""
     name, default = field.name, field.default
     required = default is MISSING and field.default_factory is MISSING
     if get_origin(hint) is Annotated:

@@ -38,14 +38,14 @@ class OfRetained:
 
 @parameters
 class ListRetained(OfRetained):
-    """The number of messages to show, and how much of each body; 0 shows neither bodies nor properties."""
+    """The number of messages to show, and how much of each body; 0 bytes leave out the properties, too."""
 
     limit: Annotated[int, Range(1, LIMIT_MAX)] = 1000
     body_bytes: Annotated[int, Range()] = 0
 
 
 async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Asker) -> dict[str, Any]:
-    """Return up to `limit` messages that match a filter, by topic, and the number and bytes of all in the vhost."""
+    """Return up to `limit` messages that match a filter, sorted by topic, and the totals of the vhost."""
     vhost = broker.vhost(asked.vhost)
     retainer = _retainer(vhost)
     keys = await _matching(retainer, asked.filter, asked.limit + 1)
@@ -65,7 +65,7 @@ async def list_retained(broker: OperatedBroker, asked: ListRetained, _asker: Ask
 
 
 async def delete_retained(broker: OperatedBroker, asked: OfRetained, _asker: Asker) -> dict[str, int]:
-    """Delete the retained messages that match a filter, and return their number; newer ones may remain."""
+    """Delete the retained messages that match a filter, and return their number."""
     vhost = broker.vhost(asked.vhost)
     retainer, committer = _retainer(vhost), broker.engine(vhost).committer
     keys = await _matching(retainer, asked.filter, None)

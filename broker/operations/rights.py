@@ -1,4 +1,4 @@
-"""Rights to messages, taps and cursors: they depend on AMQP permissions and not on the user's tags."""
+"""Rights to messages, taps and cursors, which depend on AMQP permissions and not on the user's tags."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def may_read_tap(broker: OperatedBroker, user: User, vhost: str, tap: str) -> bo
 
 
 def check_tap(broker: OperatedBroker, user: User, vhost: str, tap: str, kind: Kind = "read") -> None:
-    """Check that the user may read a tap, or configure it. Raises: ChannelError (403)."""
+    """Check that the user has a permission for a tap. Raises: ChannelError (403)."""
     broker.permissions.check(user, _tap(vhost, tap), kind)
 
 
 def check_seal(broker: OperatedBroker, user: User, vhost: str | None, tap: str | None) -> None:
-    """Check that the user may seal the taps of a vhost and a name (None: any): each must be readable.
+    """Check that the user may read, and so seal, the taps with a name in a vhost; None stands for any name or vhost.
 
     Raises: ChannelError (403).
     """
@@ -50,7 +50,7 @@ def check_seal(broker: OperatedBroker, user: User, vhost: str | None, tap: str |
 
 
 def check_new_tap(broker: OperatedBroker, user: User, vhost: Vhost, tap: str, exchange: str, pattern: str) -> None:
-    """Check that the user may add a tap: the rights are those of a binding. Raises: ChannelError (403)."""
+    """Check that the user may configure a new tap, and bind to its exchange. Raises: ChannelError (403)."""
     check_tap(broker, user, vhost.name, tap, "configure")
     source, known = vhost.exchange_resource(exchange), vhost.exchanges.get(exchange)
     broker.permissions.check_source(user, source, known, pattern)
@@ -59,8 +59,8 @@ def check_new_tap(broker: OperatedBroker, user: User, vhost: Vhost, tap: str, ex
 
 
 def check_cursor(broker: OperatedBroker, user: User, name: str, vhost: str, tap: str) -> None:
-    """Check that the user may create, move or remove a cursor: the user must be allowed to configure the tap, or only
-    to read it if the cursor is new or the user's own. Raises: ChannelError (403).
+    """Check that the user may create, move or remove a cursor. A new cursor and the user's own require the right to
+    read the tap, any other cursor the right to configure it. Raises: ChannelError (403).
     """
     known = broker.taps.view.cursor(name, vhost, tap)
     if known is None or known.user == user.name:
@@ -97,5 +97,5 @@ def check_destination(broker: OperatedBroker, user: User, vhost: Vhost, to: str)
 
 
 def _tap(vhost: str, tap: str) -> Resource:
-    """Return the queue of a tap: permissions for it apply to the tap."""
+    """Return the queue of a tap, whose permissions apply to the tap."""
     return Resource("queue", vhost, TAP_PREFIX + tap)

@@ -1,7 +1,7 @@
 """Rows: one function per kind of object, for the lists of the control socket, the API and the metrics.
 
-Fields have the names of RabbitMQ's API; rabbitmqctl's columns have the same names if their meaning is equal. Clients
-list 10,000 queues, so each microsecond of a queue's row counts.
+Fields that RabbitMQ's API has, too, are named as there. Clients list 10,000 queues, so each microsecond of a queue's
+row counts.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def queue_lengths(queue: Queue) -> Row:
 
 
 def queue_delays(vhost: Vhost, queue: Queue) -> Row:
-    """Return when the next and the last delayed message of a queue are due, in ms since 1970, and its delayed retry."""
+    """Return the fields of a queue about delayed messages and delayed retries. Units: times are in ms since 1970."""
     holding, retry, ahead_ms = vhost.delays.of(queue), queue.rules.retry, vhost.ports.clock.ahead_ms
     moments = (None, None) if holding is None else (holding.next_ms, holding.last_ms)
     next_at, last_at = [None if at_ms is None else at_ms - ahead_ms for at_ms in moments]
@@ -128,7 +128,7 @@ def exchange_row(vhost: Vhost, exchange: Exchange) -> Row:
 
 
 def binding_row(ends: BindingEnds, properties_key: str = "") -> Row:
-    """Return the row of a binding; `properties_key` names it in a path of the API."""
+    """Return the row of a binding; `properties_key` identifies it in paths of the API."""
     vhost, source, destination, key, arguments = ends
     return {
         "arguments": json_table(arguments),
@@ -142,7 +142,7 @@ def binding_row(ends: BindingEnds, properties_key: str = "") -> Row:
 
 
 def bindings_of(vhost: Vhost) -> Iterator[BindingEnds]:
-    """Yield the bindings of a vhost. A binding that changes in the meantime may or may not be among them."""
+    """Yield the bindings of a vhost. Those added or removed during the iteration may or may not be included."""
     for exchange in list(vhost.exchanges.values()):
         yield from bindings_from(vhost, exchange)
 
@@ -157,7 +157,7 @@ def bindings_from(vhost: Vhost, source: Exchange) -> Iterator[BindingEnds]:
 
 
 def bundled_bindings(vhost: Vhost, bundle: Bundle[Exchange]) -> Iterator[BindingEnds]:
-    """Yield the bindings between a source and a destination. Cost: O(bindings) references at once."""
+    """Yield the bindings between a source and a destination. Cost: a list of all of them, made at once."""
     source, destination = bundle.source.name, bundle.destination
     for key, arguments in list(bundle.items()):
         yield vhost, source, destination, key, arguments
@@ -173,7 +173,7 @@ def default_binding(vhost: Vhost, destination: Queue | Exchange) -> Iterator[Bin
 
 
 def user_row(users: Users, user: User) -> Row:
-    """Return the row of a user, without a plain password."""
+    """Return the row of a user, with the hash of the password."""
     return {**user_fields(user.to_json()), "of_settings": users.is_configured(user.name)}
 
 
@@ -354,7 +354,7 @@ def _text(shown: bytes, *, complete: bool) -> str:
 
 
 def properties_row(header: bytes) -> dict[str, Any]:
-    """Return the properties in a content header that are not empty."""
+    """Return the properties of a content header, except empty ones."""
     decoded = decode_properties(header)
     found = {name: getattr(decoded, name, None) for name in PROPERTIES}
     return json_table({name: value for name, value in found.items() if value not in (None, "")})

@@ -16,7 +16,7 @@ from broker.taps.tap_listing import cursor_rows
 
 @parameters
 class AddTap:
-    """A new tap of an exchange; the settings define the caps that are None."""
+    """A new tap of an exchange; the settings apply where a cap is None."""
 
     vhost: str = "/"
     exchange: str
@@ -38,7 +38,7 @@ class RemoveTap:
 
 @parameters
 class Seal(OfVhosts):
-    """The taps to seal: of a vhost, of a name, or all."""
+    """The taps to seal, by vhost and name; None stands for any."""
 
     tap: str | None = None
 
@@ -94,7 +94,7 @@ def taps(broker: OperatedBroker, asked: OfVhosts, _asker: Asker) -> list[dict[st
 
 
 async def seal(broker: OperatedBroker, asked: Seal, _asker: Asker) -> dict[str, int]:
-    """Write the messages that taps hold into slot files, and return the last seal."""
+    """Write the waiting messages of taps into slot files, and return the last seal."""
     return {"last_seal": await broker.taps.seal(asked.vhost, asked.tap)}
 
 

@@ -49,7 +49,7 @@ async def top(broker: OperatedBroker, asked: Top, _asker: Asker) -> dict[str, An
         rows.append(TopRow(vhost, queue, rates.get((vhost.name, queue.number), NO_RATES)))
         if by == "age":
             await rows[-1].find_age(heads)
-    totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # the loop does not wait
+    totals = await asyncio.to_thread(_arrange, rows, by, reverse=asked.reverse)  # a thread does not block the loop
     page = rows[asked.offset : asked.offset + asked.limit]
     for row in page:
         await row.find_age(heads)
@@ -76,7 +76,7 @@ def _arrange(rows: list[TopRow], by: str, *, reverse: bool) -> dict[str, float]:
 
 
 class TopRow:
-    """The row of a queue. Units: `age` is in seconds, or None if no ready message on this node can be read."""
+    """The row of a queue. Units: `age` is in seconds, or None if it is unknown."""
 
     def __init__(self, vhost: Vhost, queue: Queue, rates: Rates) -> None:
         lengths = queue_lengths(queue)

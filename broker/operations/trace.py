@@ -23,7 +23,7 @@ from broker.routing.listeners import Listeners
 KEPT_MAX: Final = 1000
 KEPT_MAX_BYTES: Final = 4 << 20
 ROWS_AT_ONCE: Final = 20
-BYTES_AT_ONCE: Final = 64 << 10  # of bodies between two turns of the loop
+BYTES_AT_ONCE: Final = 64 << 10  # bytes of bodies between two turns of the loop
 TRACES_MAX: Final = 8  # each uses a connection of the control socket, or a command over HTTP
 GLOB_MAX: Final = 255
 CHECK_S: Final = 1.0  # after which an idle trace checks that its vhost still exists
@@ -88,7 +88,7 @@ async def trace(broker: OperatedBroker, asked: Trace, asker: Asker) -> None:
 class TraceWatch:
     """Buffer the messages of a trace for its client.
 
-    Invariant: messages and bytes are bounded, except that one message always fits; `dropped` counts those that did not.
+    Invariant: messages and bytes are limited, except that an empty buffer accepts a message of any size.
     """
 
     def __init__(self, clock: Clock, asked: Trace) -> None:

@@ -48,7 +48,7 @@ class Unacked(OfQueue):
 
 
 async def unacked(broker: OperatedBroker, asked: Unacked, _asker: Asker) -> list[dict[str, Any]]:
-    """Return up to `count` unacked messages of a queue on all nodes, the oldest deliveries first."""
+    """Return up to `count` unacked messages of a queue, the oldest deliveries first."""
     vhost, queue = broker.queue(asked.vhost, asked.queue)
     count = asked.count
     body_bytes = min(asked.body_bytes, BODIES_BYTES_MAX // max(count, 1))

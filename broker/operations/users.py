@@ -76,7 +76,7 @@ class SetPermission(Permitted):
 
 @parameters
 class SetTopicPermission(Permitted):
-    """Patterns of the routing keys that the user may publish to an exchange and bind to it."""
+    """Patterns of the routing keys with which the user may publish to an exchange, and bind to it."""
 
     exchange: str
     write: str
@@ -110,7 +110,7 @@ async def add_user(broker: OperatedBroker, asked: AddUser, _asker: Asker) -> Non
 
 
 async def put_user(administration: Administration, row: Row) -> bool:
-    """Add a user, or replace the tags and the password of an existing one, and return whether it is new."""
+    """Add a user, or replace the tags and the password of an existing one. Return whether the user is new."""
     user = await asyncio.to_thread(user_of, row)
 
     def put(draft: Draft) -> bool:
@@ -170,7 +170,7 @@ async def clear_user_limits(broker: OperatedBroker, asked: ClearLimits, _asker: 
 
 
 def _of_rights(event: str, parameters: type[P], change: Callable[[Permissions], Callable[..., object]]) -> Operation[P]:
-    """Return the operation that calls one method of the permissions; the event has the same parameters."""
+    """Return the operation that changes permissions with one method, and logs the event with the same arguments."""
 
     async def run(broker: OperatedBroker, asked: Any, _asker: Asker) -> None:
         named = asdict(asked)

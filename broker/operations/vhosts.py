@@ -18,8 +18,8 @@ from broker.operations.operation import Operation
 from broker.operations.request import Asker, Range, parameters
 from broker.operations.users import ClearLimits, Named, SetLimits
 
-PROTECTED: Final = "protected_from_deletion"  # a fact of a vhost; RabbitMQ 4.1's name
-POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components under which RabbitMQ keeps policies
+PROTECTED: Final = "protected_from_deletion"  # a field of a vhost, named as in RabbitMQ 4.1
+POLICIES: Final = ("policy", OPERATOR_POLICY)  # the components under which RabbitMQ stores policies
 OWN: Final = "slotmq-"  # the prefix of SlotMQ's own components
 PRIORITY_MAX: Final = (1 << 31) - 1
 
@@ -112,9 +112,9 @@ def _add(administration: Administration, draft: Draft, name: str, facts: Mapping
 
 
 async def delete_vhost(broker: OperatedBroker, asked: Named, _asker: Asker) -> None:
-    """Delete a vhost from the definitions, then close its connections and its store, and remove its files.
+    """Delete a vhost from the definitions, then close its connections and remove its files.
 
-    In this order, a vhost does not reappear if a crash interrupts its deletion. Raises: VhostProtected.
+    In this order, a vhost does not reappear if a crash interrupts its deletion. Raises: VhostProtected, ValueError.
     """
     administration, name = broker.administration, asked.name
 
@@ -196,7 +196,8 @@ async def delete_policy(broker: OperatedBroker, asked: DeletePolicy, asker: Aske
 async def set_parameter(administration: Administration, vhost: str, component: str, name: str, value: Any) -> bool:
     """Set a parameter of a vhost, and return whether it is new.
 
-    Parameters that the broker does not use are stored and exported, with a warning. Raises: ValueError for policies.
+    Parameters that the broker does not use are stored and exported, with a warning in the log.
+    Raises: ValueError for policies; BadDefinitions.
     """
     if component in POLICIES:
         raise ValueError("policies may not be set using this method")
