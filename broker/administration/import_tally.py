@@ -26,7 +26,7 @@ class ImportTally:
         self.without_effect: list[str] = []
 
     def declared(self, part: str, *, new: bool) -> None:
-        """Count an exchange, a queue or a binding; an existing one equals the entry, otherwise the entry is refused."""
+        """Count an exchange, a queue or a binding as made or present; an import never changes one."""
         (self.made if new else self.present)[part] += 1
 
     def restart(self, present: Counter[str]) -> None:
@@ -50,7 +50,7 @@ class ImportTally:
         self.without_effect += _without_effect(self._document)
 
     def clear(self) -> None:
-        """Drop the references to all entries; the owner of the entries frees them in slices."""
+        """Drop the references to all entries, so that their owner can free them in slices."""
         self._document, self._before = Document(), {}
 
     def fields(self) -> dict[str, Any]:

@@ -46,7 +46,7 @@ async def open_all(
     """Open the stored vhosts, or create the default vhost and user; then import the definitions that the settings name.
 
     `watch` follows the recovery of the vhosts.
-    Raises: BadDefinitions, CorruptStore, MissingData, NotStored, StoreFailed; ValueError: a bad name in the settings.
+    Raises: BadDefinitions, NewerFormat, NotStored, StoreFailed; ValueError for a bad name in the settings.
     """
     named = _load(settings.server.load_definitions)
     version, found = await store.read()
@@ -79,7 +79,7 @@ async def _open_vhosts(
     administration: Administration, folder: DataFolder, names: list[str], watch: RecoveryWatch
 ) -> None:
     for name in folder.list_vhosts():
-        if name not in names:  # a crash came between its deletion and the removal of its files
+        if name not in names:  # a crash followed its deletion, before its files were removed
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
     await administration.vhosts.open_all(names, watch, expected=True)
@@ -120,8 +120,8 @@ async def _begin(
 ) -> None:
     """Create the default vhost and user, and the vhosts of a folder without stored definitions.
 
-    If definitions were `lost`, no user is created. A vhost that was used proves such a loss: clients connect only after
-    the definitions are written.
+    If definitions were `lost`, no user is created. A vhost that was used proves a loss, because clients connect only
+    after the definitions are written.
     """
     auth, vhosts = settings.auth, administration.vhosts
     await vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]), watch, expected=False)
