@@ -191,7 +191,7 @@ class Drain:
         self._step_done("confirmed")
 
     async def _has_more(self, source: MigrationLink, numbering: Numbering) -> bool:
-        """Wait for a delivery, and return whether one has arrived; stop waiting when the source has no more messages.
+        """Wait for a delivery, and return False if the queue is empty or the run should stop.
 
         Raises: MigrationFault if the source has messages and does not deliver them.
         """

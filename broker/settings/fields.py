@@ -1,6 +1,6 @@
-"""Sections and fields of settings: numbers have a unit, a range and a source; each field has a description below it.
+"""Sections and fields of settings. The string below a field describes it.
 
-The broker does not need the descriptions; `slotmq config example` reads them from the source (`cli/config.py`).
+`slotmq config example` reads these descriptions from the source (`cli/config.py`); the broker does not need them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEXT_CONNECTION: Final = "for new connections"
 
 
 def _in_unit(value: Any, *, unit: str) -> Any:
-    """Return a string with a unit as a number in the key's own unit, and any other value unchanged."""
+    """Return a string as a number in the key's unit, and any other value unchanged. Raises: ValueError."""
     if not isinstance(value, str):
         return value
     try:
@@ -52,13 +52,13 @@ def checked_name(name: str) -> str:
 
 
 def number(default: float, low: float, high: float, unit: str = "", source: str = "", *, reload: str = "") -> Any:
-    """Return a numeric field with a range. Units: `unit`, with which the name of the key ends."""
+    """Return a numeric field with a range. Shapes: `source` is the origin of the default, such as a standard."""
     extra: dict[str, Any] = {"unit": unit, "source": source, "reload": reload}
     return Field(default=default, ge=low, le=high, json_schema_extra=extra)
 
 
 def text(default: str = "", *, least: int = 0, most: int = 4096, reload: str = "") -> Any:
-    """Return a string field. Units: `least` and `most` are characters."""
+    """Return a string field. Units: `least` and `most` are lengths in characters."""
     return setting(default, reload=reload, min_length=least, max_length=most)
 
 

@@ -17,7 +17,7 @@ from broker.slots.slot import Slot
 
 
 class WithHeader:
-    """A message with a content header, which the properties decode."""
+    """A message whose content header is decoded on demand."""
 
     __slots__ = ()
 
@@ -25,7 +25,7 @@ class WithHeader:
 
     @property
     def properties(self) -> Basic.Properties:
-        """The decoded properties."""
+        """The properties in the header."""
         return decode_properties(self.header)
 
     @property
