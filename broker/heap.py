@@ -82,7 +82,7 @@ class Heap:
         turns: Callable[[], int],
         free: Callable[[], Iterator[None]] = lambda: iter(()),
     ) -> None:
-        """`turns` returns how many turns the loop has made; `free` frees, in steps, data that can be recomputed."""
+        """Take `turns`, which counts the turns of the loop, and `free`, which frees recomputable data in steps."""
         self._loop = loop
         self._turns = turns
         self._free = free

@@ -227,7 +227,7 @@ class Broker:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._idle(), loop))
 
     def wait_idle(self) -> None:
-        """Wait like `idle`, in a test without an event loop. Raises: TimeoutError; RuntimeError in the broker's loop."""
+        """Wait like `idle`, but without an event loop. Raises: TimeoutError; RuntimeError in the broker's loop."""
         loop = self._running_loop()
         if threading.get_ident() == self._thread_id:
             raise RuntimeError("the broker runs in this loop, which must not wait: await idle()")
