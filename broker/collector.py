@@ -15,7 +15,7 @@ ROUNDS: Final = 1  # after this many collections of generation 0, one of generat
 NEVER: Final = 1 << 30
 AGED_MAX: Final = 2  # collections of generation 1 after which everything is frozen at once
 VISITED_MAX: Final = YOUNG * (ROUNDS + 3) * AGED_MAX
-"""The most objects that a collection visits, in less than 20 ms."""
+"""A collection visits hardly more objects than this, in less than 20 ms."""
 REFERENCES_MAX: Final = 200_000  # references in containers that are not frozen; a collection takes 30 ns for each
 CONTAINERS: Final = frozenset({list, tuple, dict, set, deque})
 

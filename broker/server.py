@@ -149,7 +149,7 @@ class BrokerServer:
         self._step = step
 
     def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        """Ask the process to stop the broker, and report the progress of the stop. Raises: ValueError."""
+        """Ask the process to stop the broker, and report the progress. Raises: ValueError in an embedded broker."""
         if self._on_stop is None:
             raise ValueError("this broker runs inside another program, which has to stop it")
         self.shared.stopping.listen(tell)

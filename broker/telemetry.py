@@ -1,6 +1,6 @@
 """Logging: events as text for a terminal or as JSON lines, without secrets and without floods.
 
-An event is `noun.past_verb` with fixed keys (conn, vhost, user, queue, slot). Only debug events may occur per message.
+An event is `noun.past_verb`, with keys such as conn, vhost and queue. Events above debug are never logged per message.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:
 class LineLogger:
     """Write each event as one line. It has the methods of a structlog logger that the broker calls.
 
-    Cost: every connection logs several lines, so this module is compiled and has no chain of processors.
+    Cost: each connection logs two lines, so this class is compiled and has no chain of processors.
     """
 
     __slots__ = ("_form", "_least", "_repeated", "_stamp", "_write")

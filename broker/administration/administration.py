@@ -1,6 +1,6 @@
 """The definitions in force, and their changes: each is tried on a draft, stored, applied in memory, then answered.
 
-They are stored as a definitions document. A broker that shares its definitions with others applies their changes, too.
+The definitions are stored as one document. A broker that shares them with other brokers applies their changes, too.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ class Administration(Definitions):
     async def store(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
         """Perform a change as `change` does, for callers within `alone`.
 
-        It begins once every broker has applied the previous change, so none misses that a vhost was deleted and added.
+        The change begins once every broker has applied the previous one. Otherwise a broker could miss that a vhost was
+        deleted and added again.
         """
         while True:
             await self._store.settled(self.version)
@@ -228,7 +229,7 @@ class Administration(Definitions):
         return [name for name in names if name not in self.vhosts and not self.vhosts.is_down(name)]
 
     async def _create_vhosts(self, names: list[str]) -> None:
-        """Create all of the vhosts or none. Raises: NotWritten; StoreFailed if created ones cannot be removed."""
+        """Create all of the vhosts or none. Raises: NotWritten; StoreFailed if a created vhost cannot be removed."""
         for number, name in enumerate(names):
             try:
                 await self._add(name)

@@ -1,4 +1,4 @@
-"""Backups: copies of the data folder while the broker serves clients, one at a time."""
+"""Backups: copies of the data folder, taken one at a time while the broker serves clients."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class DefinitionsStore(Protocol):
     async def read(self) -> tuple[int, dict[str, Any] | None]:
         """Return the version and the definitions.
 
-        Raises: CorruptFile, NewerFormat, StoreFailed; ValueError when they cannot be reached now.
+        Raises: CorruptFile, NewerFormat, StoreFailed; NotStored if the definitions cannot be reached now.
         """
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
@@ -148,7 +148,7 @@ class Definitions(ABC):
         self.parameters.pop(key, None)
 
     def put_row(self, key: Key, row: Row | None) -> None:
-        """Set an entry, or remove it if `row` is None. Vhosts stay; policies take effect with `Policies.changed`.
+        """Set an entry, or remove it if `row` is None, but keep a vhost. Policies take effect with `Policies.changed`.
 
         Permissions of users defined in the settings are checked but have no effect. Raises: ValueError.
         """

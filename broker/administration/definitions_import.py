@@ -46,7 +46,8 @@ _log = get_logger()
 class DefinitionsImport:
     """The import of one document.
 
-    Raises: BadDefinitions, naming the refused entry (then nothing is changed); NodeLost; NotStored.
+    Raises: BadDefinitions for a refused entry; then nothing is changed. NodeLost, NotStored or another ValueError if
+        the import fails.
     """
 
     def __init__(
@@ -335,7 +336,7 @@ class DefinitionsImport:
             if number % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             with _placed(f"users[{number}]"):
-                # Hashing is slow by design.
+                # A thread hashes passwords, because that is slow by design.
                 user = await asyncio.to_thread(user_of, row) if row.get("password") else user_of(row)
             users.append(user.to_json())
         self._document = replace(self._document, users=tuple(users))

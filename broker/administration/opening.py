@@ -130,7 +130,7 @@ async def _begin(
         _note_lost(folder, settings)
 
     def begin(draft: Draft) -> None:
-        if administration.version:  # another broker was first
+        if administration.version:  # another broker has stored its definitions first
             return
         for name in (*vhosts, *vhosts.offline):
             draft.add_vhost(name, DEFAULT_FACTS if name == auth.default_vhost else {})

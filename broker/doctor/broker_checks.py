@@ -88,7 +88,7 @@ def certificate_findings(settings: Settings, host: str, *, runs: bool = False) -
 def guest_finding(settings: Settings, host: str, *, has_default_password: bool | None) -> Diagnosis:
     """Check the user guest of a broker that listens on `host`.
 
-    Shapes: without an answer of a running broker, `has_default_password` is None, and the settings decide.
+    Shapes: `has_default_password` is None if no running broker answered; then the settings decide.
     """
     auth = settings.auth
     if has_default_password is None:

@@ -43,7 +43,7 @@ def own_name(queue: str) -> str:
 
 
 class Drain:
-    """Move the messages of a queue, in each run until it is empty or `stop` returns True.
+    """Move the messages of a queue. Each run ends when the queue is empty or `stop` returns True.
 
     Shapes: `step_done` is called with the name of each finished step. `returned` counts messages of an earlier run that
         were in flight and were moved with their old numbers, `doubtful` messages published with the header
@@ -114,7 +114,7 @@ class Drain:
         await target.call(commands.Confirm.Select())
 
     async def _prepare_source(self, source: MigrationLink) -> Numbering:
-        """Read the marker, select transactions, wait until no other consumer is left unless allowed, and consume."""
+        """Read the marker, select transactions, wait for other consumers to end unless allowed, and consume."""
         await source.call(DeclareAny(queue=self._own, durable=True, arguments={"x-max-length": 1}))
         found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
         marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found.body)
@@ -154,7 +154,7 @@ class Drain:
         await self._commit(source, numbering, (), previous)
 
     def _batch(self, source: MigrationLink, numbering: Numbering) -> list[Numbered]:
-        """Assign numbers to received deliveries, at most to a batch, and return them."""
+        """Return the next batch of received deliveries, with a number for each."""
         batch: list[Numbered] = []
         size_bytes = 0
         while source.deliveries and len(batch) < self._batch_messages and size_bytes < BATCH_BYTES:
@@ -213,8 +213,8 @@ class Drain:
 
 
 def forwarded_header(message: Numbered, producer: str, now_s: float | None = None) -> bytes:
-    """Return the header to publish: with the message's number, producer and remaining expiration, and the mark of a
-    possible duplicate, and without the delivery counters of a quorum queue. Raises: MigrationFault.
+    """Return the header to publish. It contains the message's number, producer and remaining expiration, but not the
+    delivery counters of a quorum queue. Raises: MigrationFault if the header of the source cannot be read.
     """
     header = message.delivery.header
     try:

@@ -45,7 +45,7 @@ Seconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="s"))]
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a broker or of a node of a cluster or an overlay. Raises: ValueError."""
+    """Check the name of a broker or of a node, and return it. Raises: ValueError."""
     if NAME.fullmatch(name) is None:
         raise ValueError("should be 1 to 64 letters, digits, dots, hyphens or underscores, a letter or digit first")
     return name

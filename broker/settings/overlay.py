@@ -68,7 +68,7 @@ class OverlayBroker(SettingsSection):
     node: str
     """The broker's tree node. The brokers of a tree node share the load and replace each other."""
     leaf: bool = False
-    """Whether clients of this process publish and subscribe through it."""
+    """Whether clients of this process publish and subscribe through this broker."""
     neighbours: tuple[Neighbour, ...] = Field(min_length=1)
     """All brokers of the neighbouring tree nodes."""
 

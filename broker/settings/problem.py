@@ -35,7 +35,7 @@ def problem_lines(faults: Sequence[Any], layers: Sequence[Layer] = ()) -> list[s
     found = []
     for path, of_key in by_path.items():
         if path in inner and all(fault["type"] in ("too_short", "missing") for fault in of_key):
-            continue  # the table lacks only an entry that pydantic left out for a fault, which has its own line
+            continue  # pydantic left out a faulty entry, which gets a line of its own
         found.append(_line(path, of_key, layers))
     return found
 
@@ -127,7 +127,7 @@ def _suggestion(path: Path) -> str:
 
 
 def _range(path: Path) -> str:
-    """Return the allowed range and its unit, where the key has one."""
+    """Return the allowed range with its unit, or an empty text if the key has no range."""
     for section, _model, fields in sections():
         field = fields.get(str(path[-1]))
         extra = None if field is None or len(path) != 2 or section != path[0] else field.json_schema_extra

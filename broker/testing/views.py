@@ -98,7 +98,7 @@ def _message(level: Level, slot: Slot, index: int) -> Message | None:
     if slot.contents is not None:
         message: Message | None = slot.contents[index]
         return message
-    # The files of a broker under test are in memory, so this read does not block.
+    # The files of a broker under test are in memory by default, so this read does not block.
     first = slot.first + index
     (stored,) = level.store.slots.read(level.number, first, first + 1, None, None, MessageLoader())
     return stored
