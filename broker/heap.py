@@ -21,7 +21,7 @@ GROWTH_BYTES: Final = 4 << 20  # below this growth since the start, nothing is r
 SLICE_BYTES: Final = 4 << 20  # returned in one callback of the loop: 0.8 ms
 PAUSE_S: Final = 0.01  # between two slices
 BLOCKS_BYTES: Final = (SLICE_BYTES, 256 << 10, 64 << 10)
-BLOCKS_MAX: Final = 4096  # allocated at once: 3 ms
+BLOCKS_MAX: Final = 4096  # blocks allocated at once: 3 ms
 CHUNKS_MAX: Final = 2000  # free chunks that malloc_trim may visit: 4 µs each
 
 _M_TRIM_THRESHOLD: Final = -1  # <malloc.h> of glibc

@@ -193,9 +193,7 @@ class Administration(Definitions):
                         _log.error("definitions.not_undone", reason=str(error))
 
     async def _try(self, draft: Draft) -> set[str] | None:
-        """Store and apply a draft, and return the vhosts whose policies have changed, or None if another broker has
-        stored newer definitions.
-        """
+        """Store and apply a draft. Return the vhosts whose policies changed, or None if another broker stored first."""
         wanted = await run_in_slices(draft.storing())
         changes = await run_in_slices(differing(self.stored, wanted))
         created = self._missing_vhosts(changes)

@@ -14,7 +14,7 @@ from broker.core.postponed import NODE_LOST, Postponed
 from broker.core.queue.queue import Queue
 
 COUNT_TIMEOUT_S = 2.0
-COUNTED_AT_ONCE = 1000  # queues between two turns of the loop
+COUNTED_AT_ONCE = 1000  # queues counted between two turns of the loop
 
 T = TypeVar("T")
 

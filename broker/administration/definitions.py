@@ -123,7 +123,7 @@ class Definitions(ABC):
 
     @property
     def vhost_names(self) -> list[str]:
-        """The sorted names of all vhosts, including offline ones."""
+        """The sorted names of all vhosts."""
         return sorted(self.vhost_facts)
 
     @abstractmethod

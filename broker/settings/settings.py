@@ -53,7 +53,7 @@ class Server(SettingsSection):
     @field_validator("data_dir", mode="before")
     @classmethod
     def _is_named(cls, value: Any) -> Any:
-        """Refuse an empty path, which would mean the working folder, and usually comes from an unset variable."""
+        """Refuse an empty path, usually from an unset variable, because it would mean the working folder."""
         if value == "":
             raise ValueError("should name a folder; the working folder is .")
         return value
@@ -229,7 +229,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _mapped_ports_listen(self) -> Self:
-        """Refuse a vhost for a port on which no MQTT client can connect."""
+        """Refuse a vhost for a port that is neither a port of MQTT nor that of HTTP."""
         ports = (self.mqtt.port, self.mqtt.tls_port, self.http.port)
         for port in self.mqtt.port_to_vhost:
             if port not in ports:
