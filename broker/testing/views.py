@@ -30,7 +30,7 @@ class WithHeader:
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """The headers table, or an empty one."""
+        """The headers table, or an empty mapping."""
         return self.properties.headers or {}
 
 
@@ -60,7 +60,7 @@ class MessageView(WithHeader):
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A snapshot of a queue. Shapes: `messages` are in the order of delivery, including the unacked ones."""
+    """A snapshot of a queue. Shapes: `messages` contains ready and unacked messages, in the order of delivery."""
 
     name: str
     messages: tuple[MessageView, ...]
