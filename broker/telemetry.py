@@ -208,10 +208,10 @@ class TimeStamp:
 
 
 class RepeatedWarnings:
-    """Admit a warning once per interval and count its repetitions; the next admitted one says suppressed=n.
+    """Admit a warning once per interval, and count its repetitions for the next admitted warning.
 
-    Two warnings are equal when event, kind, reason, user, vhost and queue are. Errors are never suppressed.
-    Cost: one dictionary look-up per warning; at most REMEMBERED_MAX kinds are kept, the newest ones.
+    Two warnings are equal if their event, kind, reason, user, vhost and queue are. Errors are never suppressed.
+    Cost: one dictionary look-up per warning; only the REMEMBERED_MAX newest kinds are kept.
     """
 
     __slots__ = ("_clock", "_interval_s", "_seen")

@@ -79,7 +79,7 @@ async def _open_vhosts(
     administration: Administration, folder: DataFolder, names: list[str], watch: RecoveryWatch
 ) -> None:
     for name in folder.list_vhosts():
-        if name not in names:  # a crash followed its deletion, before its files were removed
+        if name not in names:  # a crash prevented the removal of a deleted vhost's files
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
     await administration.vhosts.open_all(names, watch, expected=True)
@@ -104,7 +104,7 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
         await DefinitionsImport(document, administration, rehearsal, _report, created=created, at_start=True).run()
     except NotStored:
         raise
-    except (BadDefinitions, ValueError) as bad:  # a client declared one of its objects differently before the crash
+    except (BadDefinitions, ValueError) as bad:  # for example, a client declared an object differently before the crash
         _log.error("definitions.import_abandoned", reason=str(bad))
         await administration.change(Draft.end_import)
 
