@@ -1,3 +1,3 @@
-"""SlotMQ: an AMQP 0-9-1 topic broker."""
+"""SlotMQ: a message broker for AMQP 0-9-1 and MQTT."""
 
 __version__ = "0.2.0.dev0"

@@ -15,13 +15,13 @@ ROUNDS: Final = 1  # after this many collections of generation 0, one of generat
 NEVER: Final = 1 << 30
 AGED_MAX: Final = 2  # collections of generation 1 after which everything is frozen at once
 VISITED_MAX: Final = YOUNG * (ROUNDS + 3) * AGED_MAX
-"""The most objects that a collection visits, in less than 20 ms. Generation 2 has at most AGED_MAX generations 1."""
-REFERENCES_MAX: Final = 200_000  # in containers that are not frozen: a collection follows each in 30 ns
+"""A collection visits hardly more objects than this, in less than 20 ms."""
+REFERENCES_MAX: Final = 200_000  # references in containers that are not frozen; a collection takes 30 ns for each
 CONTAINERS: Final = frozenset({list, tuple, dict, set, deque})
 
 
 class Collector:
-    """Move long-lived objects to the permanent generation (`gc.freeze`), in portions.
+    """Move long-lived objects to the permanent generation (`gc.freeze`), so that later collections skip them.
 
     A full collection would visit every object: 70 ms in a fresh broker, a second with 100,000 bindings. Frozen objects
     are not visited, but are still freed with their last reference. Objects of clients do not leave reference cycles,
@@ -31,7 +31,7 @@ class Collector:
 
     Python starts a collection when allocations outnumber deallocations by a threshold. An import of definitions frees
     as many objects as it allocates, so generation 0 would grow to 100,000 objects; `collect_young` limits it.
-    Invariant: a collection visits at most VISITED_MAX objects, and those created since the last two calls of
+    Invariant: a collection visits at most VISITED_MAX objects, plus those created since the last but one call of
         `collect_young`; `collect_old` starts none that would follow more than REFERENCES_MAX references.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
@@ -40,7 +40,7 @@ class Collector:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._aged = 0  # collections of generation 1 since the last freeze
-        self._has_collected = False  # since the last call of `collect_young`
+        self._has_collected = False  # whether Python has collected since the last call of `collect_young`
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -51,12 +51,12 @@ class Collector:
         gc.disable()
         try:
             yield
-            gc.freeze()  # all objects are in generation 0, and the next allocation would collect it
+            gc.freeze()  # otherwise the next allocation would start a collection of all new objects
         finally:
             gc.enable()
 
     def start(self) -> None:
-        """Freeze the objects of the start, and check once a second from then on."""
+        """Freeze all objects that exist at startup, and check for new ones once a second."""
         gc.set_threshold(YOUNG, ROUNDS, NEVER)
         gc.callbacks.append(self._collected)
         self._freeze()
@@ -82,7 +82,7 @@ class Collector:
                 self.collect()
 
     def collect_young(self) -> None:
-        """Collect young objects if they are many and Python has not. Cost: about ten nanoseconds per object."""
+        """Collect young objects if there are many. Cost: about ten nanoseconds per object."""
         if not self._has_collected and len(gc.get_objects(generation=0)) > YOUNG:
             generation = int(gc.get_count()[1] > ROUNDS)  # the one that Python would choose
             gc.collect(generation)
@@ -96,7 +96,7 @@ class Collector:
         self._freeze()
 
     def _collected(self, phase: str, info: Mapping[str, Any]) -> None:
-        """Count collections of generation 1, and freeze at AGED_MAX. Python calls it around all, in any thread."""
+        """Count collections of generation 1, and freeze at AGED_MAX. Python calls this around every collection."""
         self._has_collected = True
         if phase == "stop" and info["generation"] == 1:
             self._aged += 1

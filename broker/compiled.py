@@ -1,4 +1,4 @@
-"""Report which packages run compiled, as a wheel installs them, and which run interpreted."""
+"""Report which packages run compiled and which run interpreted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ GROUPS: Final = {
 
 
 def compiled_groups() -> list[str]:
-    """Return the packages whose hot modules are compiled. Cost: checks for about thirty files."""
+    """Return the packages whose hot modules are compiled. Cost: about thirty file look-ups."""
     package = Path(broker.__file__).parent
     return [
         name
@@ -45,7 +45,7 @@ def build_kind() -> str:
 
 
 def why_interpreted() -> str | None:
-    """Return why the installed wheel contains only sources; None for a compiled wheel and for a checkout."""
+    """Return why the installed wheel contains only sources, or None for a compiled wheel or a checkout."""
     try:
         return Path(broker.__file__).with_name("interpreted.txt").read_text(encoding="utf-8")
     except FileNotFoundError:

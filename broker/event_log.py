@@ -10,7 +10,7 @@ from typing import Any
 
 
 class Structlog:
-    """structlog's own logger, imported with its first event. A daemon redirects its events before that."""
+    """Forward events to structlog's own logger, and import structlog only when the first event is logged."""
 
     __slots__ = ()
 
@@ -29,7 +29,7 @@ class EventLog:
         self.target: Any = Structlog()
 
     def redirect(self, target: Any = None) -> None:
-        """Send events to another logger with structlog's methods, or to structlog's own again."""
+        """Send events to another logger with structlog's methods, or back to structlog's own."""
         self.target = Structlog() if target is None else target
 
     # The methods of the target. A property costs a third of __getattr__(), which Python tries last.

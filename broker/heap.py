@@ -21,7 +21,7 @@ GROWTH_BYTES: Final = 4 << 20  # below this growth since the start, nothing is r
 SLICE_BYTES: Final = 4 << 20  # returned in one callback of the loop: 0.8 ms
 PAUSE_S: Final = 0.01  # between two slices
 BLOCKS_BYTES: Final = (SLICE_BYTES, 256 << 10, 64 << 10)
-BLOCKS_MAX: Final = 4096  # allocated at once: 3 ms
+BLOCKS_MAX: Final = 4096  # blocks allocated at once: 3 ms
 CHUNKS_MAX: Final = 2000  # free chunks that malloc_trim may visit: 4 µs each
 
 _M_TRIM_THRESHOLD: Final = -1  # <malloc.h> of glibc
@@ -44,13 +44,13 @@ class _MallInfo(ctypes.Structure):
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep up to 64 MiB of freed memory for the next message; return False with another C library.
+    """Let glibc keep up to 64 MiB of freed memory for the next messages, and return whether it does.
 
     By default glibc returns the block of a large body to the kernel and soon requests it again. The kernel then clears
     every page at its first use, which costs a message of 200 KiB a quarter of its CPU time. Blocks of 18 MiB and more
     are still returned: such a block is the memory of a password hash, or of a very large message. All threads share one
-    arena. They allocate while they hold the GIL, so they rarely wait for each other, and each can use what another
-    has freed.
+    arena, so that each can use what another has freed. They allocate while they hold the GIL, so they rarely wait for
+    each other.
     """
     kept_bytes = min(_KEPT_MAX_BYTES, memory_limit_bytes() // _KEPT_SHARE)
     values = ((_M_MMAP_THRESHOLD, _KEPT_BLOCK_MAX_BYTES), (_M_TRIM_THRESHOLD, kept_bytes), (_M_ARENA_MAX, 1))
@@ -64,14 +64,14 @@ def keep_freed_memory() -> bool:
 class Heap:
     """Return the heap's free memory to the kernel after every ten seconds in which the broker worked, if it has grown.
 
-    At the start it also unmaps the code and the constants of the libraries: a third of the resident memory, most of
-    which only the start reads. Code that runs later is mapped again from the page cache.
+    At startup it also unmaps the code and the constants of the libraries: a third of the resident memory, most of it
+    needed only at startup. Code that runs later is mapped again from the page cache.
 
     malloc_trim would hold glibc's lock until it has returned everything: 60 ms for 300 MB. So the free blocks are
-    allocated first, like any others, and their pages are returned in slices, between which the loop serves clients.
-    malloc_trim then returns the pages of smaller chunks, if there are few. After a load, the broker first frees data
-    that it can compute again, one step per turn, because a few small objects can keep much memory: Python returns an
-    arena of 1 MiB only when it is empty. Code that ran is unmapped again.
+    allocated first, and their pages are returned in slices, between which the loop serves clients. malloc_trim then
+    returns the pages of smaller chunks, if there are few. After a load, the broker first frees data that it can compute
+    again, because a few small objects can keep much memory: Python returns an arena of 1 MiB only when it is empty.
+    Code that ran during the load is then unmapped again.
     Cost: 20 µs if nothing is free; 0.2 ms per MB.
     Invariant: only the loop's thread allocates blocks; each is freed once.
     """
@@ -87,7 +87,7 @@ class Heap:
         self._turns = turns
         self._free = free
         self._turns_before = 0
-        self._loaded = False  # worked since `free` was called
+        self._loaded = False  # whether `free` is due once the broker is idle
         self._code: list[tuple[int, int]] = []
         self._start_bytes = 0
         self._libc = _glibc()
@@ -95,7 +95,7 @@ class Heap:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Return the memory that the start has freed, then check every ten seconds."""
+        """Return the memory that was freed during startup, then check every ten seconds."""
         if self._libc is not None:
             self._code = _clean_mappings()
             self._unmap(self._code)
@@ -112,7 +112,7 @@ class Heap:
         self._blocks.clear()
 
     def check(self) -> None:
-        """Return free memory if the broker uses more than at its start and works; once idle, first call `free`."""
+        """Return free memory if the broker has worked and has grown since its start; once idle, first call `free`."""
         turns = self._turns()
         worked, self._turns_before = turns - self._turns_before, turns
         if not (worked or self._loaded) or resident_bytes() < self._start_bytes + GROWTH_BYTES:
@@ -125,7 +125,7 @@ class Heap:
             self._return()
 
     def _free_computed(self, steps: Iterator[None]) -> None:
-        """Run the steps of `free` and unmap code, one step per callback; then return the free memory."""
+        """Run the steps of `free`, one per callback; then unmap code and return the free memory."""
         for _ in steps:
             self._timer = self._loop.call_later(PAUSE_S, self._free_computed, steps)
             return
@@ -141,7 +141,7 @@ class Heap:
         self._timer = self._loop.call_later(INTERVAL_S, self.check)
 
     def _allocate_free_blocks(self) -> None:
-        """Allocate blocks until the heap would have to grow for one: all allocated ones were free."""
+        """Allocate the free blocks of the heap, the largest first, until it would have to grow."""
         libc = self._libc
         end = libc.sbrk(0)
         for size_bytes in BLOCKS_BYTES:
@@ -152,7 +152,7 @@ class Heap:
                 self._blocks.append((address, size_bytes))
 
     def _release(self) -> None:
-        """Return the pages of a slice of the blocks to the kernel, and their addresses to the heap."""
+        """Free some of the blocks after returning their pages to the kernel; continue after a pause."""
         libc = self._libc
         left_bytes = SLICE_BYTES
         while self._blocks and left_bytes > 0:

@@ -1,6 +1,7 @@
-"""Write log lines so that a slow reader of the log cannot stop the broker. An unread pipe blocks; a closed pipe and a
-full disk fail. A line that could block is written by a thread. Lines that cannot be written in time are dropped and
-counted, and the count is logged when lines can be written again.
+"""Write log lines so that a slow reader of the log cannot stop the broker.
+
+A thread writes the lines that could block. Lines that cannot be written in time are dropped and counted, and the count
+is logged when lines can be written again.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from threading import Condition, Lock, Thread
 from typing import Final, TextIO
 
 WAITING_MAX: Final = 10_000  # lines
-CLOSE_TIMEOUT_S: Final = 1.0  # how long `close` waits until the last lines are written
+CLOSE_TIMEOUT_S: Final = 1.0  # how long `close` waits for the last lines
 LINE_MAX: Final = 1024  # characters: at most 4096 bytes, which a writable pipe accepts at once
 
 
 class LogWriter:
-    """A text stream for log lines that never blocks and never raises.
+    """A text stream for log lines, whose `write` neither blocks nor raises.
 
     The caller writes a line itself if that cannot block, which is faster than waking the thread.
     Invariant: lines are written in order; `lost` counts those that were dropped or could not be written.
@@ -58,7 +59,7 @@ class LogWriter:
             return False
 
     def close(self) -> bool:
-        """Wait until the last lines are written, but not long, and return whether every line was written."""
+        """Wait at most a second for the last lines, and return whether every line was written."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -93,7 +94,7 @@ class LogWriter:
 def writability(stream: TextIO) -> Callable[[], bool]:
     """Return a function that returns whether a line can be written to a stream now without blocking.
 
-    It returns False for a terminal, which may accept less than a line, and none while its user has paused the output.
+    It returns False for a terminal, because its user can pause the output in the middle of a line.
     """
     try:
         descriptor, terminal = stream.fileno(), stream.isatty()

@@ -1,4 +1,4 @@
-"""Run the broker as a process: until a signal, with an exit code."""
+"""Run the broker as a process until it is stopped, and return an exit code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def run(settings: Settings, source: SettingsSource, signals: Signals) -> int:
     """Run the broker until SIGTERM, SIGINT, a command to stop or a failure, and return the exit code.
 
     On SIGHUP it reloads its settings from `source`.
-    Raises: what `BrokerServer.start` raises; StoreFailed when the store failed later.
+    Raises: what `BrokerServer.start` raises; StoreFailed if the store fails later.
     """
     keep_freed_memory()
     try:
@@ -48,7 +48,7 @@ async def _serve(settings: Settings, source: SettingsSource, signals: Signals) -
     try:
         return await _serve_until_stopped(broker, loop, systemd, signals)
     finally:
-        signals.close()  # their listeners need the loop, which is closed next
+        signals.close()  # the listeners need the loop, which is closed next
         systemd.close()
 
 
@@ -134,13 +134,13 @@ async def _reload(broker: BrokerServer, systemd: Systemd) -> None:
 
 
 async def _failed(broker: BrokerServer, error: BaseException) -> int:
-    """Close the connections with the reason, and return the exit code. Raises: StoreFailed."""
+    """Close the connections with the reason, and return the exit code. Raises: StoreFailed if that is the error."""
     broker.listener.announce_failure(
         f"the store failed: {error.reason}" if isinstance(error, StoreFailed) else UNEXPECTED
     )
     if broker.data.node is not None:
         broker.data.node.database.abort()
-    await asyncio.sleep(0)  # uvloop writes at the end of an iteration
+    await asyncio.sleep(0)  # uvloop writes at the end of an iteration of the loop
     if isinstance(error, StoreFailed):
         raise error
     _log.error("server.crashed", exc_info=error)

@@ -55,7 +55,7 @@ def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> in
 
 def _limit_files(cgroups: Path, mounted: Path) -> Iterator[Path]:
     """Yield the files with the memory limits of this process's control group and of all groups that contain it."""
-    groups = {"": "/", "memory": "/"}  # by controller; "" is cgroup version 2, with one tree for all controllers
+    groups = {"": "/", "memory": "/"}  # paths by controller; "" is cgroup version 2, with one tree for all controllers
     try:
         for line in cgroups.read_text().splitlines():
             _number, controllers, path = line.split(":", 2)

@@ -21,7 +21,7 @@ class NotReloaded(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class SettingsSource:
-    """The source of a process's settings: `load` reads them, `log` configures the process's log by them.
+    """The source of a process's settings: `load` reads them, and `log` configures the process's log with them.
 
     Raises: ValueError from `load`, with one line for the operator.
     """
@@ -34,7 +34,7 @@ class Reload:
     """Apply changed settings, one reload at a time."""
 
     def __init__(self, source: SettingsSource | None, apply: Callable[[Settings], Awaitable[None]]) -> None:
-        """`apply` applies new settings, all of them, or raises BrokerError.
+        """`apply` applies new settings as a whole, or raises BrokerError.
 
         Without a source, as in an embedded broker, only the certificates are reloaded.
         """
@@ -43,9 +43,9 @@ class Reload:
         self._lock = asyncio.Lock()
 
     async def run(self, current: Callable[[], Settings]) -> dict[str, list[dict[str, Any]]]:
-        """Reload everything, and return the changed keys and those that need a restart.
+        """Reload settings and certificates, and return the changed keys and those that need a restart.
 
-        Raises: NotReloaded, after logging the reason; nothing was changed.
+        Raises: NotReloaded; then nothing was changed, and the reason was logged.
         """
         async with self._lock:
             running = current()

@@ -52,9 +52,7 @@ class BrokerServer:
         clock: Callable[[], float] | None = None,
         source: SettingsSource | None = None,
     ) -> None:
-        """`files` are real ones by default. `clock` returns seconds since 1970 and never goes back. `reload` reads the
-        settings from `source`.
-        """
+        """`clock` returns seconds since 1970 and never goes back. `reload` reads the settings from `source`."""
         path = Path(settings.server.data_dir).absolute()
         self.shared = shared = Shared(settings, files or Files(), path, clock or SteadyClock(), self._fail)
         self._on_stop: Callable[[], None] | None = None
@@ -86,7 +84,7 @@ class BrokerServer:
             ask_to_stop=self._ask_to_stop,
         )
         self.parts: Final[tuple[Part, ...]] = (ports, http, data, clients, definitions, overlay, entrance, zmq, mqtt)
-        self._opened = AsyncExitStack()  # closes every opened part, even if another one's `close` raises
+        self._opened = AsyncExitStack()  # closes every opened part, even if the `close` of another part raises
 
     async def start(self) -> None:
         """Recover the data folder and start listening."""
@@ -109,7 +107,7 @@ class BrokerServer:
         self._start_timers(self._timers)
 
     async def serve(self) -> None:
-        """Start answering clients and commands; the signal handlers must be installed before."""
+        """Start answering clients and commands, after `recover`."""
         try:
             for part in self.parts:
                 with named(part):
@@ -132,12 +130,12 @@ class BrokerServer:
         )
 
     async def stop(self) -> None:
-        """Finish accepted work, close the connections and write everything to disk."""
+        """Finish accepted work, then close the connections and the data folder."""
         _log.info("server.stopping", connections=len(self.listener.transports))
         try:
             for part in reversed(self.parts):
                 await part.stop(self.settings.server.drain_timeout_ms / 1000)
-        finally:  # a broker whose stop failed releases its ports and its folder too
+        finally:  # release the ports and the folder even if the stop failed
             self._timers.close()
             await self._opened.aclose()
         _log.info("server.stopped")
@@ -151,7 +149,7 @@ class BrokerServer:
         self._step = step
 
     def _ask_to_stop(self, tell: Callable[[Mapping[str, Any]], None]) -> None:
-        """Ask the process to stop the broker, and report the progress of the stop. Raises: ValueError."""
+        """Ask the process to stop the broker, and report the progress. Raises: ValueError in an embedded broker."""
         if self._on_stop is None:
             raise ValueError("this broker runs inside another program, which has to stop it")
         self.shared.stopping.listen(tell)
@@ -212,12 +210,12 @@ class BrokerServer:
 
     @property
     def at_rest(self) -> bool:
-        """Whether no work is pending except what clients may still send."""
+        """Whether no work is pending in the broker; clients may send more."""
         busy = self.turn.scheduled or self.taps.busy or self.overlay.busy
         return not busy and all(engine.at_rest for engine in self.engines.values())
 
     async def wait_failed(self) -> BaseException:
-        """Return the error that ended the broker; nothing was confirmed after it."""
+        """Wait until the broker fails, and return the error."""
         await self._failed.wait()
         assert self._failure is not None
         return self._failure
@@ -239,7 +237,7 @@ class BrokerServer:
         return await self._reload.run(lambda: self.settings)
 
     async def _apply_settings(self, settings: Settings) -> None:
-        """Apply settings, none of which needs a restart. Raises: TlsUnusable, having changed nothing."""
+        """Apply settings that do not need a restart. Raises: TlsUnusable; then nothing was changed."""
         await self._ports.apply_settings(settings)
         self.shared.apply_settings(settings)
         for part in self.parts[1:]:
@@ -250,7 +248,7 @@ class BrokerServer:
         self._step()
 
     def _start_timers(self, timers: Timers) -> None:
-        """Start the periodic calls. They are few, because an idle broker costs only its wake-ups."""
+        """Start the periodic calls. They are few, because each one wakes an idle broker."""
         timers.every(lambda: 1 / STEPS, self.listener.step, self.vhosts.page, self.taps.tick, self._run_step)
         timers.every(lambda: self.settings.flow.check_interval_ms / 1000, self.clients.alarm_watch.measure)
         timers.every(lambda: 1.0, self.vhosts.tick, self.data.watch.tick, self.zmq.tick)
@@ -285,7 +283,7 @@ class BrokerServer:
         }
 
     def _fail(self, error: BaseException) -> None:
-        """Abort the broker after a failed store or an unexpected error. Nothing is confirmed after it."""
+        """Abort the broker after a failed store or an unexpected error. Nothing is confirmed after that."""
         if self._failure is None:
             self._failure = error
             self.turn.stop()

@@ -31,7 +31,7 @@ class Signals:
             signal.signal(number, self._handle)
 
     def listen(self, notify: Callable[[], object], *numbers: int) -> None:
-        """Call `notify` in the main thread for each of these signals, and now if one was ever received before."""
+        """Call `notify` in the main thread for each of these signals, and now if one was received before."""
         self._listeners.update(dict.fromkeys(numbers, notify))
         if not self._received.isdisjoint(numbers):
             notify()

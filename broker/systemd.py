@@ -64,7 +64,7 @@ class Systemd:
             self._notify("STOPPING=1", "STATUS=Stopping")
 
     def waiting(self, step: Mapping[str, Any]) -> None:
-        """Report the progress of the stop. Shapes: those of `Stopping`."""
+        """Report the progress of the stop. Shapes: `step` is a report of `Stopping`."""
         if "waits_for" in step:
             self._notify(f"STATUS=Stopping: waits for {step['waits_for']}")
 

@@ -1,6 +1,6 @@
-"""Start asyncio tasks. Only this module does, so that each task has an owner, which is notified of its failure.
+"""Start asyncio tasks so that each has an owner, which is notified of its failure.
 
-`python -m tools.tasks`, a part of `make lint`, refuses `create_task` and `ensure_future` anywhere else.
+`python -m tools.tasks`, a part of `make lint`, refuses to start tasks anywhere else, except in task groups.
 """
 
 from __future__ import annotations
@@ -16,13 +16,10 @@ _T = TypeVar("_T")
 
 
 class Tasks:
-    """Run the tasks of one part of the broker until they end or are cancelled.
-
-    Invariant: each error of a task that `start` has started reaches `failed`; none is lost.
-    """
+    """Run the tasks of one part of the broker. Invariant: each error of a task of `start` reaches `failed`."""
 
     def __init__(self, failed: Callable[[BaseException], None], ended: Callable[[], None] = lambda: None) -> None:
-        """For tasks of `start`, `failed` is called with an error, and `ended` after each task, however it ended."""
+        """For tasks of `start`, `failed` is called with each error, and `ended` after each task, cancelled or not."""
         self._failed = failed
         self._on_end = ended
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -78,7 +75,7 @@ class Tasks:
     def _finished(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # the caller may have been cancelled, and asyncio warns of errors that are never retrieved
+            task.exception()  # the caller may have been cancelled; asyncio warns of errors that are never retrieved
 
 
 async def uncancelled(work: Awaitable[_T], cancelled: Callable[[], None] = lambda: None) -> _T:
@@ -127,7 +124,7 @@ class WakeUp:
 
 
 async def first_ended(*works: Awaitable[Any]) -> None:
-    """Run all works until one has ended; then cancel the others and wait for them. Raises: the error of the first."""
+    """Run all works until one has ended; then cancel the rest and wait for them. Raises: the error of the first."""
     tasks = [asyncio.ensure_future(work) for work in works]
     try:
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

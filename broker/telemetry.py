@@ -1,6 +1,6 @@
 """Logging: events as text for a terminal or as JSON lines, without secrets and without floods.
 
-An event is `noun.past_verb` with fixed keys (conn, vhost, user, queue, slot); nothing above debug is per message.
+An event is `noun.past_verb`, with keys such as conn, vhost and queue. Events above debug are never logged per message.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ REMEMBERED_MAX: Final = 1024  # kinds of warnings whose repetitions are counted
 KEYS_MAX: Final = 1024  # cached keys of events
 
 SECOND_NS: Final = 1_000_000_000
-TEXT_MAX: Final = 1 << 15  # characters of one value; longer ones, which clients may send, are cut
+TEXT_MAX: Final = 1 << 15  # characters of one value; longer values, which clients may send, are cut
 
 # Keys whose values are secret in any event, such as user_password, sasl_response, new_secret. Source: CVE-2025-50200.
 SECRET_KEY: Final = re.compile(
@@ -41,7 +41,7 @@ SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:
 class LineLogger:
     """Write each event as one line. It has the methods of a structlog logger that the broker calls.
 
-    Cost: opening and closing a connection logs two lines, so it is compiled and has no chain of processors.
+    Cost: each connection logs two lines, so this class is compiled and has no chain of processors.
     """
 
     __slots__ = ("_form", "_least", "_repeated", "_stamp", "_write")
@@ -99,7 +99,7 @@ class LineLogger:
 
 
 def redact(event: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace passwords, SASL answers and the credentials of URIs, anywhere in an event."""
+    """Return a copy of an event without passwords, SASL responses and credentials of URIs, however deeply nested."""
     return {key: _redacted(key, value, DEPTH_MAX) for key, value in event.items()}
 
 
@@ -146,7 +146,7 @@ _keys: Final[dict[str, Key]] = {}
 
 
 def _redacted_text(text: str) -> str:
-    """Return a text without secrets. The patterns are searched only in texts that contain a mark of a secret."""
+    """Return a text without secrets, and shortened if it is long."""
     if len(text) > TEXT_MAX:
         text = text[:TEXT_MAX] + "[cut]"
     if "://" in text:
@@ -174,7 +174,7 @@ def escape(event: dict[str, Any]) -> dict[str, Any]:
 
 
 def json_line(event: dict[str, Any]) -> str:
-    """Return an event as one line of JSON. Nearly all values are texts, which do not need the full encoder."""
+    """Return an event as one line of JSON. Most values are strings, which do not need the full encoder."""
     fields: list[str] = []
     for key, value in event.items():
         fields.append(key_of(key).in_json + (quoted(value) if isinstance(value, str) else encode_value(value)))
@@ -208,10 +208,10 @@ class TimeStamp:
 
 
 class RepeatedWarnings:
-    """Admit a warning once per interval and count its repetitions; the next admitted one says suppressed=n.
+    """Admit a warning once per interval, and count its repetitions for the next admitted warning.
 
-    Two warnings are equal when event, kind, reason, user, vhost and queue are. Errors are never suppressed.
-    Cost: one dictionary look-up per warning; at most REMEMBERED_MAX kinds are kept, the newest ones.
+    Two warnings are equal if their event, kind, reason, user, vhost and queue are. Errors are never suppressed.
+    Cost: one dictionary look-up per warning; only the REMEMBERED_MAX newest kinds are kept.
     """
 
     __slots__ = ("_clock", "_interval_s", "_seen")

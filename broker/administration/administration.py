@@ -1,6 +1,6 @@
-"""The definitions in force and their changes, one at a time: a change is tried on a draft, stored, applied in memory,
-then answered. They are stored as a definitions document, so a start and an import read the same format. A broker that
-shares its definitions with others applies their changes as the difference between its own and the stored definitions.
+"""The definitions in force, and their changes: each is tried on a draft, stored, applied in memory, then answered.
+
+The definitions are stored as one document. A broker that shares them with other brokers applies their changes, too.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Administration(Definitions):
         NotStored, a ValueError, if a change cannot be stored now, or it is not known whether all brokers have it.
         StoreFailed, which ends the broker, if a crash may undo the change, or a vhost cannot be removed.
     Invariant: a change that has begun is finished even if its caller is cancelled, unless `close` is cancelled, too.
-        The definitions in force are those stored last, except until a stored change is applied.
+        The definitions in force are the stored ones, except while a stored change is being applied.
     """
 
     def __init__(
@@ -75,9 +75,9 @@ class Administration(Definitions):
         vhosts.close_with(self._close_connections_of)
         self._fail = fail
         self._lock = asyncio.Lock()  # held during a change of this broker
-        self._applying = asyncio.Lock()  # held while definitions are stored and applied; free between an import's steps
+        self._applying = asyncio.Lock()  # held while definitions are stored and applied, but not throughout an import
         self._changes = Tasks.logged("definitions.failed")
-        self._delayed: list[Callable[[Draft], None]] = []  # edits that precede the next change's own
+        self._delayed: list[Callable[[Draft], None]] = []  # edits that are stored together with the next change
         self.closed = False  # the broker is stopping: long work must end
 
     def apply_settings(self, settings: Settings) -> None:
@@ -136,20 +136,23 @@ class Administration(Definitions):
             return await work()
 
     async def close(self) -> None:
-        """Refuse further changes and wait for those that run; if this is cancelled, cancel them."""
+        """Refuse further changes and wait for running ones. If the caller is cancelled, so are they."""
         self.closed = True
         await self._changes.ended()
 
     async def change(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
-        """Call `edit` with a draft, store and apply the draft, log the event, and return the result of `edit` once all
-        brokers have applied the change. `edit` may return a generator, which changes the draft in steps. It is called
-        again if another broker was first. A vhost among the fields of the event must exist and be online.
+        """Call `edit` with a draft, store and apply the draft, and return the result once all brokers have applied it.
+
+        `edit` may return a generator, which edits the draft in steps. If another broker stores a change first, `edit`
+        is called again with a new draft. A vhost among the fields of the event must exist and be online.
         """
         return await self._changes.finish(self._alone(lambda: self.store(edit, event, **fields)))
 
     async def store(self, edit: Callable[[Draft], T], event: str = "", /, **fields: Any) -> T:
-        """Perform a change as `change` does; for callers within `alone`. A change begins once every broker has applied
-        the previous one, so none can miss that a vhost was deleted and added again.
+        """Perform a change as `change` does, for callers within `alone`.
+
+        The change begins once every broker has applied the previous one. Otherwise a broker could miss that a vhost was
+        deleted and added again.
         """
         while True:
             await self._store.settled(self.version)
@@ -165,19 +168,19 @@ class Administration(Definitions):
                 if (swept := await self._try(draft)) is not None:
                     self._delayed.clear()
                     break
-                await self._apply_stored()  # another broker was first: call `edit` again
+                await self._apply_stored()  # another broker stored a change first: call `edit` again
         if event:
             _log.info(event, **fields)
         await self._store.settled(self.version, [name for name in swept if name in self.vhosts])
         return result
 
     def store_later(self, edit: Callable[[Draft], None]) -> None:
-        """Add an edit that could not be stored to the next change, and retry until it is stored or the broker stops."""
+        """Keep an edit that could not be stored, and retry until it is stored or the broker stops."""
         self._delayed.append(edit)
         self._changes.start(self._store_delayed())
 
     async def _store_delayed(self) -> None:
-        """Retry until the delayed edits are stored; when the broker stops, once more."""
+        """Retry until the delayed edits are stored; once the broker stops, try one last time."""
         last = False
         while self._delayed and not last:
             await asyncio.sleep(RETRY_S)
@@ -190,9 +193,7 @@ class Administration(Definitions):
                         _log.error("definitions.not_undone", reason=str(error))
 
     async def _try(self, draft: Draft) -> set[str] | None:
-        """Store and apply a draft. Return the vhosts whose policies have changed; None if the stored definitions are
-        newer than those in force.
-        """
+        """Store and apply a draft. Return the vhosts whose policies changed, or None if another broker stored first."""
         wanted = await run_in_slices(draft.storing())
         changes = await run_in_slices(differing(self.stored, wanted))
         created = self._missing_vhosts(changes)
@@ -204,7 +205,7 @@ class Administration(Definitions):
             await self._delete_created(created)
             raise
         except Exception as error:
-            self._fail(error)  # the next start finds the old definitions or the new ones, which need the new vhosts
+            self._fail(error)  # the new vhosts are kept: the next start may find the new definitions, which need them
             raise
         if version is None:
             await self._delete_created(created)
@@ -226,7 +227,7 @@ class Administration(Definitions):
         return [name for name in names if name not in self.vhosts and not self.vhosts.is_down(name)]
 
     async def _create_vhosts(self, names: list[str]) -> None:
-        """Create all of the vhosts or none. Raises: NotWritten; StoreFailed if created ones cannot be removed."""
+        """Create all of the vhosts or none. Raises: NotWritten; StoreFailed if a created vhost cannot be removed."""
         for number, name in enumerate(names):
             try:
                 await self._add(name)
@@ -259,7 +260,7 @@ class Administration(Definitions):
             await self._apply_stored(anew=anew)
 
     async def swept(self, *names: str, report: ReportProgress = lambda _progress: None) -> None:
-        """Wait until the policies of these vhosts, or of all, are applied to every queue and exchange."""
+        """Wait until the policies of the named vhosts, by default all, are applied to every queue and exchange."""
         for vhost in [self.vhosts[name] for name in names or self.vhosts if name in self.vhosts]:
             if not vhost.sweep.pending:
                 continue
@@ -316,7 +317,7 @@ class Administration(Definitions):
             yield
 
     def _hide(self, name: str) -> None:
-        """Close the connections of a vhost and drop its entry; its engine and files still exist."""
+        """Close the connections of a vhost and drop its entry, but keep its engine and files."""
         if self.vhosts.offline.pop(name, None) is None:
             self._close_connections_of(self.vhosts.hide(name), f"vhost '{name}' is deleted")
         self.vhost_facts.pop(name, None)

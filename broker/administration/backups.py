@@ -1,4 +1,4 @@
-"""Backups: copies of the data folder while the broker serves clients, one at a time."""
+"""Backups: copies of the data folder, taken one at a time while the broker serves clients."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Backups:
         self._busy = False
 
     async def take(self, target: Path, report: Callable[[str, int, int], None]) -> dict[str, int]:
-        """Create a consistent copy of the data folder in a new or empty folder; return its numbers of files and bytes.
+        """Copy the data folder to a new or empty folder, and return the numbers of files and bytes.
 
-        It contains everything confirmed before. `report` is called with each step, the amount done and the total. No
-        broker opens the target of a failed backup. Raises: ValueError if it fails; the error that ended the broker.
+        The copy contains everything confirmed before the call. `report` is called with each step, the amount done and
+        the total. Raises: ValueError if the backup fails; the error that ended the broker, if one did.
         """
         if self._busy:
             raise ValueError("a backup is already running")
@@ -108,7 +108,7 @@ class Backups:
         await asyncio.to_thread(backup.gather_settings)
 
     def _raise_failure(self) -> None:
-        """Raise the error that ended the broker, if there is one: it matters more than a failed backup."""
+        """Raise the error that ended the broker, if there is one."""
         for engine in self._administration.vhosts.engines.values():
             engine.committer.check()
 

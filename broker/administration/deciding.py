@@ -14,13 +14,13 @@ from broker.core.postponed import NODE_LOST, Postponed
 from broker.core.queue.queue import Queue
 
 COUNT_TIMEOUT_S = 2.0
-COUNTED_AT_ONCE = 1000  # queues between two turns of the loop
+COUNTED_AT_ONCE = 1000  # queues counted between two turns of the loop
 
 T = TypeVar("T")
 
 
 async def decided(act: Callable[[], T]) -> T:
-    """Call `act`, again after each postponement, and return its result. Raises: as `act` and `answers`."""
+    """Call `act` until it is not postponed, and return its result. Raises: what `act` and `answers` raise."""
     while True:
         try:
             return act()
@@ -29,7 +29,7 @@ async def decided(act: Callable[[], T]) -> T:
 
 
 async def count_all(queues: Collection[Queue]) -> None:
-    """Count each queue on all nodes. The last counts remain if this node is lost, or PostgreSQL is slow or refuses."""
+    """Count the messages of queues on all nodes. If that fails or takes too long, the last counts remain."""
     asked: dict[Queue, Postponed] = {}
     async for queue in in_slices(queues, COUNTED_AT_ONCE):
         try:
@@ -42,7 +42,7 @@ async def count_all(queues: Collection[Queue]) -> None:
     except (TimeoutError, NodeLost, ChannelError):
         return
     for queue in asked:
-        with suppress(Postponed):  # in the meantime, a client's method has used the answer
+        with suppress(Postponed):  # a method of a client may have used the answer
             queue.prepare_for("declare", None)
 
 

@@ -45,23 +45,24 @@ _log = get_logger()
 
 
 class DefinitionsStore(Protocol):
-    """The stored definitions, with a version that grows with each change; 0 while none are stored."""
+    """The stored definitions. Their version grows with each change; it is 0 while none are stored."""
 
     async def read(self) -> tuple[int, dict[str, Any] | None]:
         """Return the version and the definitions.
 
-        Raises: CorruptFile, NewerFormat, StoreFailed; ValueError when they cannot be reached now.
+        Raises: CorruptFile, NewerFormat, StoreFailed; NotStored if the definitions cannot be reached now.
         """
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int | None:
-        """Replace the definitions and return their version; None if the stored version is not `expected`. Raises:
-        TypeError or ValueError if nothing was stored, or the outcome is unknown; StoreFailed.
+        """Replace the definitions and return their version, or None if the stored version is not `expected`.
+
+        Raises: TypeError or ValueError if nothing was stored, or the outcome is unknown; StoreFailed.
         """
 
     async def settled(self, version: int, swept: Collection[str] = (), /) -> None:
-        """Return once every broker that shares the definitions has applied this version, as this one has.
+        """Wait until every broker that shares the definitions has applied this version.
 
-        Shapes: `swept` are the vhosts whose policies the version changes. Raises: ValueError.
+        Shapes: `swept` are the vhosts whose policies the version changes. Raises: NotStored.
         """
 
 
@@ -79,9 +80,7 @@ class LocalDefinitions:
         return int(found is not None), found
 
     async def write(self, definitions: Mapping[str, Any], expected: int) -> int:
-        """Write the file and return the next version. Raises: NotWritten if nothing was changed, as on a full disk;
-        StoreFailed.
-        """
+        """Write the file and return the next version. Raises: NotWritten if nothing was changed; StoreFailed."""
         try:
             await asyncio.to_thread(self._file.write, definitions)
         except StoreFailed as failed:
@@ -112,7 +111,7 @@ class Definitions(ABC):
         self.vhost_facts: dict[str, dict[str, Any]] = {}
         self.parameters: dict[ParameterKey, Any] = {}
         self.global_parameters: dict[str, Any] = {}
-        self.importing: dict[str, Any] | None = None  # a document that is checked and partly applied
+        self.importing: dict[str, Any] | None = None  # the document of an import that is being applied
 
     @property
     def users(self) -> Users:
@@ -124,7 +123,7 @@ class Definitions(ABC):
 
     @property
     def vhost_names(self) -> list[str]:
-        """The sorted names of all vhosts, including offline ones."""
+        """The sorted names of all vhosts."""
         return sorted(self.vhost_facts)
 
     @abstractmethod
@@ -149,7 +148,7 @@ class Definitions(ABC):
         self.parameters.pop(key, None)
 
     def put_row(self, key: Key, row: Row | None) -> None:
-        """Set an entry, or remove it if `row` is None (a vhost stays); policies take effect with `Policies.changed`.
+        """Set an entry, or remove it if `row` is None, but keep a vhost. Policies take effect with `Policies.changed`.
 
         Permissions of users defined in the settings are checked but have no effect. Raises: ValueError.
         """
@@ -203,8 +202,6 @@ def _check_right(part: str, row: Row | None) -> None:
 class Draft(Definitions):
     """A copy of the definitions, whose changes do not affect those in force.
 
-    A change is tried on a draft, stored, and only then applied. If another broker stores a change in the meantime, the
-    change is tried again on a draft of the newer definitions.
     Raises: ValueError from each method that refuses a change.
     Cost: O(vhosts + parameters); users, permissions and policies are copied and encoded only if an edit uses them.
     """
@@ -214,7 +211,7 @@ class Draft(Definitions):
         self._source = source
         self._offline = offline
         self._has_own_users = False
-        self._has_own_vhosts = False  # or parameters
+        self._has_own_vhosts = False  # whether vhosts or parameters were changed
         self._policies: dict[str, Policies] = {}
         self.stored = source.stored
         self.vhost_facts = dict(source.vhost_facts)
@@ -239,7 +236,7 @@ class Draft(Definitions):
             self._permissions = self._source.permissions.copy(self._users)
 
     def begin_import(self, document: dict[str, Any]) -> None:
-        """Record a document that is being applied: after a crash the next start finishes it."""
+        """Record the document of an import, so that the next start finishes the import after a crash."""
         self.importing = document
 
     def end_import(self) -> None:
@@ -251,7 +248,7 @@ class Draft(Definitions):
         return self._policies[vhost]
 
     def check_vhost(self, name: str) -> None:
-        """Check that a vhost exists and is not offline."""
+        """Check that a vhost exists and is online."""
         if name in self._offline:
             raise ValueError(f"Virtual host '{name}' is down: {self._offline[name]}")
         if name not in self.vhost_facts:
@@ -295,7 +292,7 @@ class Draft(Definitions):
         self.put_row(key_of(part, row), row)
 
     def storing(self) -> Generator[None, None, dict[str, Any]]:
-        """Return the form to store, in steps of one entry: the document, and an import in progress."""
+        """Return the definitions to store, with an import in progress; each step handles one entry."""
         wanted = {**self.stored, IMPORTING: self.importing}
         if self.importing is None:
             del wanted[IMPORTING]
@@ -321,7 +318,7 @@ class Draft(Definitions):
         return wanted
 
     def _ranking(self, rows: Iterable[Row], *, operator: bool) -> Generator[None, None, list[Row]]:
-        """Return the rows of all policies by vhost and rank, encoded again for vhosts with policies of this draft."""
+        """Return the rows of all policies by vhost and rank; only those that this draft has copied are encoded."""
         found = [row for row in rows if row["vhost"] not in self._policies]
         for vhost, policies in self._policies.items():
             for policy in policies.list(operator=operator):
@@ -352,7 +349,7 @@ def key_of(part: str, row: Row) -> Key:
 
 
 def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, Row]]:
-    """Return the rows of a document by their keys, in steps of one row."""
+    """Return the rows of a document by their keys; each step handles one row."""
     rows: dict[Key, Row] = {}
     for part in IDENTITIES:
         for row in document.get(part, ()):
@@ -362,7 +359,7 @@ def keying_rows(document: Mapping[str, Any]) -> Generator[None, None, dict[Key, 
 
 
 def differing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> Generator[None, None, Changes]:
-    """Return the rows that `wanted` adds or changes, and None for those that it removes; in steps of one row."""
+    """Return the rows that `wanted` adds or changes, and None for those that it removes; each step handles one row."""
     rebuilt = {part: rows for part, rows in wanted.items() if rows is not known.get(part)}
     old = yield from keying_rows({part: known.get(part, ()) for part in rebuilt})
     changes: dict[Key, Row | None] = {}
@@ -374,7 +371,7 @@ def differing(known: Mapping[str, Any], wanted: Mapping[str, Any]) -> Generator[
 
 
 def same_row(one: Any, other: Any) -> bool:
-    """Return whether two rows are equal in JSON, where 1 is neither true nor 1.0; comparing `repr` first is cheaper."""
+    """Return whether two rows are equal in JSON, where 1 is neither true nor 1.0."""
     if one != other:
         return False
     return repr(one) == repr(other) or json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)

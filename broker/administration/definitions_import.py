@@ -1,9 +1,9 @@
 """Import a definitions document into the running broker, as a whole or not at all unless refused entries are skipped.
 
-First the document is compared with the broker. Existing exchanges, queues and bindings are skipped, even if a client
-deletes them during the import. The others are rehearsed: they are declared in copies of their vhosts by the code that
-serves clients. The document is applied only if none was refused. If the broker crashes then, the next start finishes
-the import. All steps run in slices, between which the loop serves clients.
+First the document is compared with the broker. Exchanges, queues and bindings that exist with equal properties are
+skipped. The others are declared in copies of their vhosts, by the code that serves clients, and the document is applied
+only if none is refused. If the broker crashes while it applies the document, the next start finishes the import. All
+steps run in slices, between which the loop serves clients.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from broker.event_log import get_logger
 
 CREATED: Final = "made"  # the key of the vhosts that an import in progress created
 ENTRIES_AT_ONCE: Final = 50
-RETRY_S: Final = 0.1  # the first pause between two attempts of an import; each is twice as long
+RETRY_S: Final = 0.1  # the first pause between two attempts; each further one is twice as long
 RETRY_MAX_S: Final = 1.0
 WRITES: Final = 5  # attempts to store the end of an import on a disk that refuses it
 NAMED_MAX: Final = 100  # entries in a log event; the command shows all
@@ -46,7 +46,8 @@ _log = get_logger()
 class DefinitionsImport:
     """The import of one document.
 
-    Raises: BadDefinitions, naming the refused entry (then nothing is changed); NodeLost; NotStored.
+    Raises: BadDefinitions for a refused entry; then nothing is changed. NodeLost, NotStored or another ValueError if
+        the import fails.
     """
 
     def __init__(
@@ -62,8 +63,8 @@ class DefinitionsImport:
     ) -> None:
         """`skip_refused` skips refused exchanges, queues and bindings instead of refusing the document.
 
-        `created` are the vhosts that this import created before a crash interrupted it. With `at_start`, an unknown
-        outcome or a full disk fails the start; the next start finishes the import.
+        `created` are the vhosts that this import created before a crash interrupted it. With `at_start`, an import that
+        cannot be stored makes the start fail, and the next start finishes it.
         """
         self._document = document
         self._administration = administration
@@ -82,12 +83,12 @@ class DefinitionsImport:
         self._touched: dict[str, Touched] = {}
         self._vhost_names: set[str] = set()  # all that the document refers to
         self._retry_s = RETRY_S
-        self._logged_reasons: set[str] = set()  # for repeating an attempt
+        self._logged_reasons: set[str] = set()  # logged reasons for another attempt
 
     async def run(self) -> dict[str, int]:
         """Apply the document, and return how many entries of each kind were not refused, once all are on disk.
 
-        `skipped` then lists the skipped entries and default queue types, and `outcome` counts the other entries.
+        `skipped` then describes the skipped entries and default queue types.
         """
         try:
             changed = await self._administration.alone(self._import)
@@ -141,7 +142,7 @@ class DefinitionsImport:
                 await administration.store(partial(self._begin, written))
                 await self._finish_applying(tally)
                 break
-            except (NodeLost, NotStored) as error:  # repeated now, as otherwise the next start would
+            except (NodeLost, NotStored) as error:  # try again now; otherwise the next start would have to
                 is_unknown = is_unknown or (isinstance(error, OutcomeUnknown) and not self._at_start)
                 is_final = isinstance(error, NotWritten) or administration.closed
                 if is_final or (administration.version == version and not is_unknown):
@@ -152,9 +153,9 @@ class DefinitionsImport:
         await clear_in_slices(*[rows for rows in written.values() if isinstance(rows, list)])
 
     async def _finish_applying(self, tally: ImportTally) -> None:
-        """Declare the absent entries and store the broker-wide ones. Undo everything if the disk is full or an entry is
-        refused, because another broker has deleted its vhost or user, for instance. Raises: BadDefinitions,
-        ProtocolError, ValueError; NodeLost and NotStored, after which it can be repeated, except after NotWritten.
+        """Declare the absent entries and store the broker-wide ones; undo everything if an entry or a write is refused.
+
+        Raises: BadDefinitions, NodeLost, NotStored, ProtocolError, ValueError.
         """
         administration = self._administration
         try:
@@ -170,7 +171,7 @@ class DefinitionsImport:
             raise
 
     async def _store_end(self) -> None:
-        """Store the end of the import; retry if the disk refuses it. Raises: NotWritten, OutcomeUnknown."""
+        """Store the end of the import, and retry if the disk refuses it. Raises: NotStored if that does not help."""
         for attempts_left in reversed(range(WRITES)):
             try:
                 await self._administration.store(self._finish)
@@ -242,7 +243,7 @@ class DefinitionsImport:
                 yield
 
     def _changing_definitions(self) -> Generator[None, None, bool]:
-        """Return whether the document changes the broker-wide definitions, or the end of an import must be stored."""
+        """Return whether the document changes the broker-wide definitions, or an earlier import must be ended."""
         administration = self._administration
         if administration.importing is not None or any(
             vhost["name"] not in administration.vhosts for vhost in self._document.vhosts
@@ -251,7 +252,7 @@ class DefinitionsImport:
         return bool((yield from differing(administration.stored, (yield from self._draft.storing()))))
 
     def _begin(self, written: dict[str, Any], draft: Draft) -> None:
-        """Record on disk that the document is being applied, for the next start after a crash, and add its vhosts."""
+        """Record that the document is being applied, so that the next start finishes it, and add its vhosts."""
         for vhost in self._document.vhosts:
             if vhost["name"] not in draft.vhost_names:
                 draft.add_vhost(vhost["name"], facts_of(vhost))
@@ -335,7 +336,7 @@ class DefinitionsImport:
             if number % STEPS_AT_ONCE == 0:
                 await asyncio.sleep(0)
             with _placed(f"users[{number}]"):
-                # Hashing is slow by design.
+                # A thread hashes passwords, because that is slow by design.
                 user = await asyncio.to_thread(user_of, row) if row.get("password") else user_of(row)
             users.append(user.to_json())
         self._document = replace(self._document, users=tuple(users))
@@ -358,10 +359,10 @@ class DefinitionsImport:
         refused: dict[tuple[str, int], str] | None = None,
         tally: ImportTally | None = None,
     ) -> list[str]:
-        """Declare the absent entries, and return the bindings with a missing source or destination.
+        """Declare the absent entries, and return a line for each binding that lacks its source or destination.
 
         RabbitMQ skips these too: its 3.x exports omit internal exchanges but keep their bindings. Refused entries are
-        added to `refused`. Raises: BadDefinitions for a refused entry if `refused` is None; NodeLost.
+        added to `refused`, if given. Raises: BadDefinitions for any other refused entry; NodeLost.
         """
         skipped: list[str] = []
         total = sum(map(len, self._absent.values()))
@@ -396,7 +397,7 @@ class DefinitionsImport:
                             refused[part, number] = f"{part}[{number}]: {error}"
                         else:  # raised after the answers to earlier proposals, so that those are undone
                             failed = failed or BadDefinitions(f"{part}[{number}]: {error}")
-                with suppress(ChannelError):  # accepted entries are now declared, and are counted in the next round
+                with suppress(ChannelError):  # the next round counts the accepted entries, which are declared now
                     await answers([unanswered for _, unanswered in postponed])
                 waiting = []
                 for (number, entry), answered in postponed:
@@ -410,7 +411,7 @@ class DefinitionsImport:
         return skipped
 
     def _topology(self) -> Iterator[tuple[str, list[tuple[int, Entry]]]]:
-        """Yield the absent entries that were not refused, with their numbers, in slices of a single part each."""
+        """Yield the absent entries that were not refused, with their numbers, in slices of one part each."""
         for part in TOPOLOGY:
             entries = iter(self._absent[part])
             while piece := list(islice(entries, ENTRIES_AT_ONCE)):

@@ -14,7 +14,7 @@ from broker.core.policy.policy_definition import keys_without_effect
 class ImportTally:
     """Count the entries of an import by kind: `made` were missing, `changed` had other values, `present` were equal.
 
-    Shapes: `before` maps the keys of the definitions that were stored before the import to their rows.
+    Shapes: `before` maps keys to the rows that were stored before the import.
     """
 
     def __init__(self, document: Document, before: Mapping[Key, Any]) -> None:
@@ -26,7 +26,7 @@ class ImportTally:
         self.without_effect: list[str] = []
 
     def declared(self, part: str, *, new: bool) -> None:
-        """Count an exchange, a queue or a binding; an existing one equals the entry, otherwise the entry is refused."""
+        """Count an exchange, a queue or a binding as made or present; an import never changes one."""
         (self.made if new else self.present)[part] += 1
 
     def restart(self, present: Counter[str]) -> None:
@@ -40,7 +40,7 @@ class ImportTally:
                 yield
                 key = key_of(*row_of(part, entry))
                 row, old = after.get(key), self._before.get(key)
-                if row is None:  # it was not stored
+                if row is None:  # the entry was not stored
                     names = ", ".join(key[1:])
                     self.without_effect.append(f"{part.removesuffix('s')} of a user of the settings: {names}")
                 elif old is None:
@@ -50,7 +50,7 @@ class ImportTally:
         self.without_effect += _without_effect(self._document)
 
     def clear(self) -> None:
-        """Drop the references to all entries; the owner of the entries frees them in slices."""
+        """Drop the references to all entries, so that their owner can free them in slices."""
         self._document, self._before = Document(), {}
 
     def fields(self) -> dict[str, Any]:

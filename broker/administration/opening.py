@@ -46,7 +46,7 @@ async def open_all(
     """Open the stored vhosts, or create the default vhost and user; then import the definitions that the settings name.
 
     `watch` follows the recovery of the vhosts.
-    Raises: BadDefinitions, CorruptStore, MissingData, NotStored, StoreFailed; ValueError: a bad name in the settings.
+    Raises: BadDefinitions, NewerFormat, NotStored, StoreFailed; ValueError for a bad name in the settings.
     """
     named = _load(settings.server.load_definitions)
     version, found = await store.read()
@@ -79,7 +79,7 @@ async def _open_vhosts(
     administration: Administration, folder: DataFolder, names: list[str], watch: RecoveryWatch
 ) -> None:
     for name in folder.list_vhosts():
-        if name not in names:  # a crash came between its deletion and the removal of its files
+        if name not in names:  # a crash prevented the removal of a deleted vhost's files
             _log.info("vhost.removed", vhost=name)
             folder.remove_vhost(name)
     await administration.vhosts.open_all(names, watch, expected=True)
@@ -104,7 +104,7 @@ async def _finish(administration: Administration, rehearsal: Rehearsal, importin
         await DefinitionsImport(document, administration, rehearsal, _report, created=created, at_start=True).run()
     except NotStored:
         raise
-    except (BadDefinitions, ValueError) as bad:  # a client declared one of its objects differently before the crash
+    except (BadDefinitions, ValueError) as bad:  # for example, a client declared an object differently before the crash
         _log.error("definitions.import_abandoned", reason=str(bad))
         await administration.change(Draft.end_import)
 
@@ -120,8 +120,8 @@ async def _begin(
 ) -> None:
     """Create the default vhost and user, and the vhosts of a folder without stored definitions.
 
-    If definitions were `lost`, no user is created. A vhost that was used proves such a loss: clients connect only after
-    the definitions are written.
+    If definitions were `lost`, no user is created. A vhost that was used proves a loss, because clients connect only
+    after the definitions are written.
     """
     auth, vhosts = settings.auth, administration.vhosts
     await vhosts.open_all(dict.fromkeys([auth.default_vhost, *folder.list_vhosts()]), watch, expected=False)
@@ -130,7 +130,7 @@ async def _begin(
         _note_lost(folder, settings)
 
     def begin(draft: Draft) -> None:
-        if administration.version:  # another broker was first
+        if administration.version:  # another broker has stored its definitions first
             return
         for name in (*vhosts, *vhosts.offline):
             draft.add_vhost(name, DEFAULT_FACTS if name == auth.default_vhost else {})

@@ -63,11 +63,11 @@ class _Idle(QueueWorker[Queue]):
 
 
 def _ignore(*_arguments: object) -> None:
-    """Do nothing: a copy has no messages, journals nothing and expires nothing."""
+    """Do nothing, because a copy has no messages and journals nothing."""
 
 
 class Rehearsal:
-    """Create copies of vhosts in memory: the exchanges and queues that a change names, without messages.
+    """Create copies of vhosts in memory, with the exchanges and queues that a change names, and without messages.
 
     A copy has no engine: it delivers nothing, writes nothing and has no timers.
     """
@@ -75,7 +75,7 @@ class Rehearsal:
     def __init__(
         self, vhosts: Mapping[str, Vhost], settings: Settings, clock: Clock, generate: Callable[[], str]
     ) -> None:
-        """`generate` is as for `Vhost`."""
+        """`generate` returns the random part of a generated name."""
         self._vhosts = vhosts
         self._settings = settings
         self._clock = clock
@@ -87,8 +87,9 @@ class Rehearsal:
 
     @asynccontextmanager
     async def __call__(self, touched: Mapping[str, Touched]) -> AsyncIterator[dict[str, Vhost]]:
-        """Yield copies of the touched vhosts by name; a vhost that does not exist gets an empty copy. Vhosts are copied
-        in slices: a change that a client makes in the meantime may or may not be in the copy.
+        """Yield copies of the touched vhosts by name; the copy of a vhost that does not exist is empty.
+
+        Vhosts are copied in slices: a change that a client makes in the meantime may or may not be in the copy.
         """
         with ExitStack() as stores:
             copies = {name: self._empty(name, stores) for name in touched}
@@ -137,14 +138,13 @@ def copying(source: Vhost, copy: Vhost, touched: Touched) -> Generator[None, Non
     """Declare the touched exchanges and queues of `source` in an empty `copy`, one per step.
 
     If a limit may refuse one of them, all exchanges, queues and bindings are declared, because they count towards it.
-    An exclusive queue keeps its owner.
     """
     copy.queues.reserve_numbers(source.queues.next_number)
     copy.limits.copy_from(source.limits)
     whole = not _has_room(source, touched)
     exchanges: Iterable[Exchange] = list(source.exchanges.values())
     queues: Iterable[Queue] = list(source.queues.values())
-    if not whole:  # generators, because there may be very many
+    if not whole:  # generators, because a change may name very many objects
         exchanges = (source.exchanges[name] for name in touched.exchanges if name in source.exchanges)
         queues = (source.queues[name] for name in touched.queues if name in source.queues)
     for exchange in exchanges:

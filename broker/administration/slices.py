@@ -1,6 +1,6 @@
 """Slices of long work: the loop serves clients between them, so that a client waits for one slice and not for all.
 
-Of all callers that read long lists (`in_slices`), only one runs a slice in each turn of the loop.
+Only one caller of `in_slices` runs a slice in each turn of the loop.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from itertools import islice
 from typing import Any, Final, TypeVar
 from weakref import WeakKeyDictionary  # of event loops
 
-STEPS_AT_ONCE: Final = 50  # objects that are compared, copied, declared or encoded between two turns of the loop
+STEPS_AT_ONCE: Final = 50  # steps of a generator between two turns of the loop
 OBJECTS_AT_ONCE: Final = 200  # objects read between two turns of the loop: less than a millisecond
-CLEARED_AT_ONCE: Final = 1000  # objects that are freed between two turns of the loop
+CLEARED_AT_ONCE: Final = 1000  # objects freed between two turns of the loop
 
 T = TypeVar("T")
 
@@ -40,7 +40,7 @@ async def in_slices(objects: Iterable[T], at_once: int = OBJECTS_AT_ONCE) -> Asy
 
 
 async def run_in_slices(steps: Generator[None, None, T]) -> T:
-    """Run a generator in slices and return its result; each of its steps handles one object."""
+    """Run a generator in slices of its steps, and return its result."""
     while True:
         for _ in range(STEPS_AT_ONCE):
             try:

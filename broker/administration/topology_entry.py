@@ -20,7 +20,7 @@ Entry = ExchangeEntry | QueueEntry | BindingEntry
 
 
 def touch(touched: Touched, entry: Entry) -> None:
-    """Add the exchanges, queues and bindings that an entry names."""
+    """Add the exchanges, queues and bindings that an entry names to `touched`."""
     if isinstance(entry, ExchangeEntry):
         touched.exchanges.add(entry.name)
     elif isinstance(entry, QueueEntry):
@@ -45,7 +45,7 @@ def is_declared(vhost: Vhost, entry: Entry) -> bool:
             if queue is None or queue.exclusive_owner is not None:
                 return False
             check_same_queue(Resource("queue", entry.vhost, entry.name), queue, **_declaration(entry))
-    except ChannelError:  # the rehearsal refuses it with the error that a client gets
+    except ChannelError:  # the rehearsal refuses the entry with the error that a client gets
         return False
     return True
 

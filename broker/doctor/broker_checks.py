@@ -1,4 +1,4 @@
-"""Checks of a broker: its certificate and logins; its ports if it does not run, else its status and settings."""
+"""Checks of a broker: its ports, certificate, logins, status and settings."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def _taken(host: str, port: int) -> str:
 def certificate_findings(settings: Settings, host: str, *, runs: bool = False) -> Iterator[Diagnosis]:
     """Check the certificate of [tls], for a broker that listens on `host`. *Blocking.*
 
-    If the broker runs with an encrypted key, the key is not checked: the broker does not report its password.
+    The encrypted key of a running broker is not checked, because the broker does not report the password.
     """
     tls = settings.tls
     if not tls.certfile:
@@ -88,7 +88,7 @@ def certificate_findings(settings: Settings, host: str, *, runs: bool = False) -
 def guest_finding(settings: Settings, host: str, *, has_default_password: bool | None) -> Diagnosis:
     """Check the user guest of a broker that listens on `host`.
 
-    Shapes: `has_default_password` is None if no running broker could tell.
+    Shapes: `has_default_password` is None if no running broker answered; then the settings decide.
     """
     auth = settings.auth
     if has_default_password is None:
@@ -147,9 +147,9 @@ def broker_findings(status: Mapping[str, Any]) -> Iterator[Diagnosis]:
 
 
 def settings_of(report: Mapping[str, Any], folder: Path) -> Settings:
-    """Return the settings that the broker of a data folder has reported, with absolute paths and without secrets."""
+    """Return the settings that the broker of a data folder has reported, without the sections whose URLs are secret."""
     given: dict[str, dict[str, Any]] = {section: dict(keys) for section, keys in report["settings"].items()}
-    for section in ("cluster", "overlay", "zmq"):  # their URLs are secrets
+    for section in ("cluster", "overlay", "zmq"):  # the reported URLs are redacted
         given.pop(section, None)
     tls = given.get("tls", {})
     tls |= {key: str(Path(report["folder"], tls[key])) for key in ("certfile", "keyfile", "cafile") if tls.get(key)}
@@ -158,7 +158,7 @@ def settings_of(report: Mapping[str, Any], folder: Path) -> Settings:
 
 
 def settings_findings(running: Settings, wanted: Settings | None, file: Path | None) -> Iterator[Diagnosis]:
-    """Compare the settings of the running broker with `wanted`: those of a file and the environment, or None."""
+    """Compare the settings of the running broker with the `wanted` ones of a file and the environment, if given."""
     differ = [] if wanted is None else [change for change in changes(running, wanted) if _is_comparable(change)]
     if differ:
         names = ", ".join(f"{change.section}.{change.key}" for change in differ)
@@ -169,16 +169,14 @@ def settings_findings(running: Settings, wanted: Settings | None, file: Path | N
 
 
 def _is_comparable(change: Change) -> bool:
-    """Return whether the broker reports a setting in the form of the file: it does not report secrets, and paths in the
-    file can be relative.
-    """
+    """Return whether a reported setting can be compared: secrets are redacted, and paths can be relative."""
     if change.section in ("cluster", "overlay", "zmq") or change.key in ("users", "default_pass", "key_password"):
         return False
     return change.key not in ("data_dir", "load_definitions", "certfile", "keyfile", "cafile")
 
 
 def guest_logs_in(url: str) -> bool | None:
-    """Return whether guest can log in with the password guest; None if the broker did not answer."""
+    """Return whether guest can log in with the password guest, or None if the broker did not answer."""
     try:
         BlockingLink(AmqpAddress.parse(url), {"connection_name": "slotmq doctor"}).close()
     except LinkRefused as refused:

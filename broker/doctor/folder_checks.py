@@ -30,7 +30,7 @@ MIB: Final = 1 << 20
 
 
 def folder_findings(settings: Settings) -> Iterator[Diagnosis]:
-    """Check the data folder, or, before the first start, its nearest existing parent. *Blocking.*"""
+    """Check the data folder, or its nearest existing parent before the first start. *Blocking.*"""
     folder = settings.server.data_dir.absolute()
     if folder.exists() and not folder.is_dir():
         yield bad("data folder", f"{folder} is not a folder", "change server.data_dir")
@@ -119,7 +119,7 @@ def _speed(folder: Path) -> Diagnosis:
 
 
 def sync_times_s(folder: Path) -> list[float]:
-    """Return the durations of small writes that are each synced as in the store. Raises: OSError, StoreFailed."""
+    """Return how long small synced writes take, one duration for each. Raises: OSError, StoreFailed."""
     times_s = []
     with tempfile.NamedTemporaryFile(dir=folder) as made:
         file = Files().open(Path(made.name), write=True)

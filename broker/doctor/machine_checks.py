@@ -1,4 +1,4 @@
-"""Checks of the machine: descriptors, memory, processor, clock, kernel, and the build of the broker."""
+"""Checks of the machine, and of the installed broker."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from broker.store.clock_file import ClockFile
 from broker.store.files import Files
 
 MIB: Final = 1 << 20
-BASE_BYTES: Final = 96 * MIB  # of a broker without messages
+BASE_BYTES: Final = 96 * MIB  # the memory of a broker without messages
 STORE_DESCRIPTORS: Final = 1024
 SOMAXCONN_FILE: Final = Path("/proc/sys/net/core/somaxconn")
 CPU_QUOTA_FILE: Final = Path("/sys/fs/cgroup/cpu.max")
@@ -34,7 +34,7 @@ CLOCK_AHEAD_MAX_MS: Final = 60_000
 
 
 def machine_findings(settings: Settings) -> Iterator[Diagnosis]:
-    """Check the machine on which the broker runs. *Blocking.*"""
+    """Check the machine and the installed broker. *Blocking.*"""
     yield _build()
     yield _http(settings)
     yield _descriptors(settings)

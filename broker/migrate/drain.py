@@ -43,12 +43,12 @@ def own_name(queue: str) -> str:
 
 
 class Drain:
-    """Move the messages of a queue, in each run until it is empty or `stop` returns True.
+    """Move the messages of a queue. Each run ends when the queue is empty or `stop` returns True.
 
-    Shapes: `step_done` is called with the name of each finished step; `returned` counts messages that were in flight
-        when an earlier run stopped, and kept their numbers; `doubtful` those published with the header
-        x-possibly-duplicate; `in_flight` those that may be in both brokers now; `fault` is the reason why the queue
-        could not be drained, or empty.
+    Shapes: `step_done` is called with the name of each finished step. `returned` counts messages of an earlier run that
+        were in flight and were moved with their old numbers, `doubtful` messages published with the header
+        x-possibly-duplicate, and `in_flight` messages that may be in both brokers now. `fault` is the reason why the
+        queue could not be drained, or empty.
     Units: `patience_s` is how long the source may take to deliver the messages that it counts, and to requeue the
         unacked messages of an earlier run.
     Raises: MigrationFault from `run`.
@@ -102,7 +102,7 @@ class Drain:
             source.abort()
 
     async def _prepare_target(self, target: MigrationLink) -> None:
-        """Declare an exchange that routes only to this queue, so that messages keep their routing keys."""
+        """Declare an exchange that routes only to the queue, so that messages keep their routing keys."""
         try:
             await target.call(DeclareAny(queue=self.queue, passive=True))
         except MethodRefused as refused:
@@ -114,7 +114,7 @@ class Drain:
         await target.call(commands.Confirm.Select())
 
     async def _prepare_source(self, source: MigrationLink) -> Numbering:
-        """Read the marker, select transactions, wait for other consumers to go unless they are allowed, and consume."""
+        """Read the marker, select transactions, wait for other consumers to end unless allowed, and consume."""
         await source.call(DeclareAny(queue=self._own, durable=True, arguments={"x-max-length": 1}))
         found = await source.call(commands.Basic.Get(queue=self._own))  # the next marker replaces it
         marker = Marker.new() if isinstance(found, commands.Basic.GetEmpty) else Marker.decode(found.body)
@@ -130,7 +130,7 @@ class Drain:
         return Numbering(marker)
 
     async def _await_no_consumers(self, source: MigrationLink) -> None:
-        """Wait for an earlier run's consumer to go. Raises: MigrationFault if the queue still has consumers then."""
+        """Wait until the consumer of an earlier run is gone. Raises: MigrationFault if consumers remain."""
         end_s = time.monotonic() + self._patience_s
         while consumers := (await source.call(DeclareAny(queue=self.queue, passive=True))).consumer_count:
             if not self.in_flight or time.monotonic() > end_s:
@@ -154,7 +154,7 @@ class Drain:
         await self._commit(source, numbering, (), previous)
 
     def _batch(self, source: MigrationLink, numbering: Numbering) -> list[Numbered]:
-        """Assign numbers to the received deliveries, up to the size of a batch, and return them."""
+        """Return the next batch of received deliveries, with a number for each."""
         batch: list[Numbered] = []
         size_bytes = 0
         while source.deliveries and len(batch) < self._batch_messages and size_bytes < BATCH_BYTES:
@@ -191,8 +191,9 @@ class Drain:
         self._step_done("confirmed")
 
     async def _has_more(self, source: MigrationLink, numbering: Numbering) -> bool:
-        """Wait for a delivery. Return False if none arrives: the queue is empty, and no message of an earlier run can
-        still return; or the run should stop.
+        """Wait for a delivery, and return False if the queue is empty or the run should stop.
+
+        Raises: MigrationFault if the source has messages and does not deliver them.
         """
         end_s = time.monotonic() + self._patience_s
         while not source.deliveries and not self._stop():
@@ -212,8 +213,8 @@ class Drain:
 
 
 def forwarded_header(message: Numbered, producer: str, now_s: float | None = None) -> bytes:
-    """Return the header with the message's number and producer, the mark of a possible duplicate, and the remaining
-    expiration, but without a quorum queue's delivery counters; other octets stay as they are. Raises: MigrationFault.
+    """Return the header to publish. It contains the message's number, producer and remaining expiration, but not the
+    delivery counters of a quorum queue. Raises: MigrationFault if the header of the source cannot be read.
     """
     header = message.delivery.header
     try:
@@ -233,9 +234,7 @@ def forwarded_header(message: Numbered, producer: str, now_s: float | None = Non
 
 
 def remaining_ms(header: bytes, now_s: float) -> int | None:
-    """Return the remaining expiration; None to leave it unchanged: without a decimal expiration or a timestamp, or if
-    the timestamp cannot be the time of the publish (in the future, or so old that the message would have expired).
-    """
+    """Return the remaining expiration, or None if it is unknown: without an expiration or a plausible timestamp."""
     text = read_text(header, "expiration")
     if text is None or not text.isdecimal():
         return None

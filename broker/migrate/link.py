@@ -19,8 +19,8 @@ from broker.client.link import CallRefused, ClientEvents, ClientLink, Connection
 CHANNEL: Final = 1
 HEARTBEAT_S: Final = 30
 OPEN_LIMIT_S: Final = 30.0
-RECEIVED_MAX_BYTES: Final = 64 << 20  # of queued deliveries, beyond which the socket is not read
-FLUSH_BYTES: Final = 64 << 10  # of publishes that are written together
+RECEIVED_MAX_BYTES: Final = 64 << 20  # the socket is not read while the queued deliveries are larger
+FLUSH_BYTES: Final = 64 << 10  # publishes are written together until they are larger
 
 
 class MigrationFault(Exception):
@@ -28,7 +28,7 @@ class MigrationFault(Exception):
 
 
 class MethodRefused(MigrationFault):
-    """A broker refused a method and closed the channel, or it refused or returned a publish."""
+    """A broker refused a method and closed the channel, or refused or returned a publish."""
 
     def __init__(self, code: int, text: str) -> None:
         super().__init__(text)
@@ -38,7 +38,7 @@ class MethodRefused(MigrationFault):
 class MigrationLink(ClientEvents):
     """The client side of a connection, used by one task.
 
-    Shapes: `deliveries` are received and not yet taken; `confirmed` counts publishes, which are confirmed in order.
+    Shapes: `deliveries` are received and not yet taken; `confirmed` counts confirmed publishes, which must be in order.
     """
 
     cancelled = "the queue was deleted or its node is gone"
@@ -105,7 +105,7 @@ class MigrationLink(ClientEvents):
         self._link.cast(CHANNEL, method)
 
     def publish(self, exchange: str, key: str, header: bytes, body: bytes) -> None:
-        """Queue a mandatory publish. It is sent with others, at the latest by the next `send`, `call` or `until`."""
+        """Queue a mandatory publish, which is sent at the latest by the next `send`, `call` or `until`."""
         self.published += 1
         method = PublishAny(exchange=exchange, routing_key=key, mandatory=True)
         self._client.publish(CHANNEL, encode_method(CHANNEL, method), header, body)
@@ -135,7 +135,7 @@ class MigrationLink(ClientEvents):
             await self.until(lambda: not self._is_full and self._fault is None)
 
     async def close(self) -> None:
-        """Close cleanly, or after a timeout without an answer."""
+        """Close the connection cleanly, or abort it if the broker does not answer in time."""
         await self._link.close("done")
 
     def abort(self) -> None:
@@ -176,7 +176,7 @@ class MigrationLink(ClientEvents):
         self._changed.set()
 
     def _fault_of(self, refused: CallRefused) -> MigrationFault:
-        """Return a refusal as a fault with a text for the user."""
+        """Return a fault with a text for the user."""
         if not isinstance(refused, ConnectionLost):
             return MethodRefused(refused.code, f"{self.name}: {refused}")
         return MigrationFault(f"{self.name}: {refused.code or 'the connection is lost:'} {refused}")

@@ -1,9 +1,9 @@
 """The marker: a message that identifies the batch being moved, in a queue of the migration at the source.
 
-Each batch is one AMQP transaction at the source: it acknowledges the previous batch, and replaces the marker by one
-with the fingerprints and numbers of the next batch's messages. Only then are they published at the target. So after a
-failure, the marker tells which messages may be in both brokers, and their numbers: when such a message is published
-again with its number, the target drops it if it is a duplicate.
+Each batch is one AMQP transaction at the source, which acknowledges the previous batch and replaces the marker by one
+with the fingerprints and numbers of the batch's messages. Only then are these messages published at the target. So
+after a failure, the marker lists the messages that may be in both brokers. Each of them is published again with its old
+number, and the target drops it if it is a duplicate.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ class Marker(NamedTuple):
     """The state of a drain.
 
     Shapes: `next_number` is the first unused number; `in_flight` contains the numbers and fingerprints of the messages
-        that may be in both brokers, `settled` the fingerprints of the batch acknowledged last, which is redelivered
-        only if the source has lost the acknowledgement.
+        that may be in both brokers. `settled` contains the fingerprints of the batch that was acknowledged last; the
+        source redelivers it only if it has lost the acknowledgement.
     """
 
     producer: str
@@ -72,10 +72,9 @@ class Numbered(NamedTuple):
 
 
 class Numbering:
-    """Assign a number to each message: that in the marker if the message was in flight, else the next one.
+    """Assign a number to each message: its number in the marker if it was in flight, else the next unused number.
 
-    A message that was in flight comes back with the flag redelivered. Messages with equal octets are interchangeable,
-    and the source delivers those that were in flight first.
+    The source delivers a message that was in flight with the flag redelivered. Equal messages are interchangeable.
     """
 
     def __init__(self, marker: Marker) -> None:
@@ -100,7 +99,7 @@ class Numbering:
 
     @property
     def absent(self) -> int:
-        """The number of in-flight messages of the marker that have not been redelivered."""
+        """How many in-flight messages of the marker have not been redelivered."""
         return sum(map(len, self._returning.values()))
 
     def marker(self, batch: Sequence[Numbered], previous: Sequence[Numbered]) -> Marker:

@@ -1,4 +1,4 @@
-"""Drain the queues that the source defines, several at a time, until all of them are empty."""
+"""Drain the queues of a source, several at a time, until all of them are empty."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PRODUCT: Final = "SlotMQ"
 
 
 def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]:
-    """Return the answer of GET /api/definitions. *Blocking.* Raises: MigrationFault."""
+    """Return the definitions of a broker from its HTTP API. *Blocking.* Raises: MigrationFault."""
     try:
         parts = urlsplit(url)
         port = parts.port or PORTS.get(parts.scheme, 0)
@@ -66,9 +66,9 @@ def fetch_definitions(url: str, ca_file: str | None = None) -> Mapping[str, Any]
 def places_of(
     document: Mapping[str, Any], vhost: str | None, default_vhost: str
 ) -> tuple[list[QueuePlace], Sequence[QueuePlace]]:
-    """Return the queues and the streams in definitions, without markers; streams cannot be drained.
+    """Return the queues of a definitions document, and separately its streams, which cannot be drained.
 
-    Shapes: `vhost` limits both to one vhost, None means all; `default_vhost` is that of queues that do not name theirs.
+    Shapes: `vhost` selects one vhost, and None all; queues that do not name a vhost are in `default_vhost`.
     """
     queues: list[QueuePlace] = []
     streams: list[QueuePlace] = []
@@ -96,8 +96,8 @@ class QueuePlace:
 class Migration:
     """Drain queues of a source into a target.
 
-    Shapes: `waiting` is the number of messages moved before the last count plus the number counted; `problem` is the
-        reason why a broker cannot be used, or empty; `report` is called after each step.
+    Shapes: `waiting` is the number of messages to move in all, as of the last count; `problem` is the reason why a
+        broker cannot be used, or empty; `report` is called after each step.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Migration:
         self.stopping = True
 
     async def run(self) -> None:
-        """Drain until `stop`, or until a count finds no messages; late publishes or dead letters may refill a queue."""
+        """Drain the queues until `stop`, or until all are empty; late publishes or dead letters may refill a queue."""
         try:
             await self._check_target()
             while not self.stopping and (counts := await self._count()):
@@ -155,7 +155,7 @@ class Migration:
             raise MigrationFault(f"the target is {target.product}: only SlotMQ drops messages that arrive twice")
 
     async def _count(self) -> Mapping[Drain, int]:
-        """Return the number of messages of each queue with messages or a marker; skip failed and unfinished drains."""
+        """Count the messages of each queue that can be drained further and that has messages or a marker."""
         counts: dict[Drain, int] = {}
         for vhost in sorted({place.vhost for place in self.drains}):
             link = await MigrationLink.open(replace(self._source, vhost=vhost), "source")

@@ -1,4 +1,4 @@
-"""Every setting with its unit, range, default and source; the changes of a reload, and the messages for errors."""
+"""The models of all settings, the changes of a reload, and the messages for errors."""
 
 from broker.settings.settings import PREFIX, Routing, Server, Settings, limits, sections
 

@@ -50,7 +50,7 @@ class Auth(SettingsSection):
 
     @model_validator(mode="after")
     def _first_user_is_whole(self) -> Self:
-        """Refuse a first user with an empty password, and one other than guest whose password is not set."""
+        """Refuse a first user without a password; guest has a default one."""
         if self.default_user not in ("", "guest") and "default_pass" not in self.model_fields_set:
             raise ValueError("default_user is set and default_pass is not")
         if self.begins_with_default_user and not self.default_pass.get_secret_value():
@@ -59,7 +59,7 @@ class Auth(SettingsSection):
 
     @property
     def begins_with_default_user(self) -> bool:
-        """Whether the first user is created in an empty data folder: it is configured, or nobody else could log in."""
+        """Whether an empty data folder gets the first user: it is configured, or there is no other user."""
         configured = not {"default_user", "default_pass"}.isdisjoint(self.model_fields_set)
         return bool(self.default_user) and (configured or not self.users)
 

@@ -1,4 +1,4 @@
-"""Differences between the settings of a running broker and those that a reload has read."""
+"""Differences between the settings of a running broker and the settings that a reload has read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ REDACTED: Final = "***"
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One key whose value differs. Shapes: `old` and `new` are JSON values, without secrets."""
+    """A key whose value differs. Shapes: `old` and `new` are JSON values, with secrets redacted."""
 
     section: str
     key: str
@@ -30,7 +30,7 @@ class Change:
 
 
 def changes(running: Settings, wanted: Settings) -> list[Change]:
-    """Return every key that differs, in the order of the documented settings file."""
+    """Return a change for every key that differs, in the order of the documented settings file."""
     found = []
     for section, _model, fields in sections():
         # A reload neither adds nor removes the TLS listener.
@@ -48,7 +48,7 @@ def in_force(settings: Settings) -> dict[str, Any]:
 
 
 def merged(running: Settings, wanted: Settings, applied: Iterable[Change]) -> Settings:
-    """Return the running settings with the wanted values of the changes to apply."""
+    """Return the running settings, with the wanted values for the keys of `applied`."""
     values: dict[str, dict[str, Any]] = {}
     for change in applied:
         values.setdefault(change.section, {})[change.key] = getattr(getattr(wanted, change.section), change.key)

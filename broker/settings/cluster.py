@@ -38,7 +38,7 @@ class Cluster(SettingsSection):
     @field_validator("url")
     @classmethod
     def _is_postgresql(cls, url: SecretStr) -> SecretStr:
-        """Refuse other URLs. The error does not repeat the URL, which may contain a password."""
+        """Refuse a URL of another scheme. The error does not repeat the URL, which may contain a password."""
         value = url.get_secret_value()
         if value:
             try:
@@ -65,7 +65,7 @@ class Cluster(SettingsSection):
 
     @model_validator(mode="after")
     def _is_whole(self) -> Self:
-        """Refuse a node without a name, a name without a database, and two databases."""
+        """Refuse a node without a name, a name without a URL, and a URL in two places."""
         if self.url.get_secret_value() and self.url_file:
             raise ValueError("only one of url and url_file can be set")
         if self.is_on and not self.node:

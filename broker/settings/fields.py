@@ -1,6 +1,6 @@
-"""Sections and fields of settings: numbers have a unit, a range and a source; each field has a description below it.
+"""Sections and fields of settings. The string below a field describes it.
 
-The broker does not need the descriptions; `slotmq config example` reads them from the source (`cli/config.py`).
+`slotmq config example` reads these descriptions from the source (`cli/config.py`); the broker does not need them.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NEXT_CONNECTION: Final = "for new connections"
 
 
 def _in_unit(value: Any, *, unit: str) -> Any:
-    """Return a string with a unit as a number in the key's own unit, and any other value unchanged."""
+    """Return a string as a number in the key's unit, and any other value unchanged. Raises: ValueError."""
     if not isinstance(value, str):
         return value
     try:
@@ -45,20 +45,20 @@ Seconds = Annotated[int, BeforeValidator(partial(_in_unit, unit="s"))]
 
 
 def checked_name(name: str) -> str:
-    """Return the name of a broker or of a node of a cluster or an overlay. Raises: ValueError."""
+    """Check the name of a broker or of a node, and return it. Raises: ValueError."""
     if NAME.fullmatch(name) is None:
         raise ValueError("should be 1 to 64 letters, digits, dots, hyphens or underscores, a letter or digit first")
     return name
 
 
 def number(default: float, low: float, high: float, unit: str = "", source: str = "", *, reload: str = "") -> Any:
-    """Return a numeric field with a range. Units: `unit`, with which the name of the key ends."""
+    """Return a numeric field with a range. Shapes: `source` is the origin of the default, such as a standard."""
     extra: dict[str, Any] = {"unit": unit, "source": source, "reload": reload}
     return Field(default=default, ge=low, le=high, json_schema_extra=extra)
 
 
 def text(default: str = "", *, least: int = 0, most: int = 4096, reload: str = "") -> Any:
-    """Return a string field. Units: `least` and `most` are characters."""
+    """Return a string field. Units: `least` and `most` are lengths in characters."""
     return setting(default, reload=reload, min_length=least, max_length=most)
 
 

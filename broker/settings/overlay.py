@@ -16,20 +16,19 @@ SCHEMES: Final = ("amqp", "amqps")
 class Neighbour(SettingsSection):
     """A broker of a neighbouring tree node.
 
-    Shapes: without a URL, it is a broker of this process, or it connects to this one.
+    Shapes: without a URL, the neighbour is a broker of this process, or connects to this broker.
     """
 
     node: str
-    """Its tree node."""
+    """The neighbour's tree node."""
     broker: str
-    """Its name."""
+    """The neighbour's name."""
     url: SecretStr = SecretStr("")
-    """Where it listens, as amqp://user:password@host:port, or amqps:// with TLS; empty means that it connects to this
-    broker, or is in this process."""
+    """The neighbour's address, as amqp://user:password@host:port, or amqps:// with TLS."""
     password_file: str = text()
     """A file that contains the password, instead of the URL."""
     cafile: str = text()
-    """The only authorities that are trusted to sign its certificate, in PEM; empty means the system's."""
+    """The only authorities that are trusted to sign the neighbour's certificate, in PEM; empty means the system's."""
     subscriptions: Literal["all", "none"] = "all"
     """Whether binding patterns are sent over the link. With none, each end sends all messages of an exchange that has a
     binding beyond the other end, which filters them. Both ends and all brokers of a tree node need the same value."""
@@ -39,7 +38,7 @@ class Neighbour(SettingsSection):
     @field_validator("url")
     @classmethod
     def _is_amqp(cls, url: SecretStr) -> SecretStr:
-        """Refuse other URLs. The error does not repeat the URL, which may contain a password."""
+        """Refuse a URL that is not AMQP. The error does not repeat the URL, which may contain a password."""
         value = url.get_secret_value()
         if value:
             try:
@@ -65,11 +64,11 @@ class OverlayBroker(SettingsSection):
     """A broker of the overlay in this process."""
 
     broker: str
-    """Its name, which no other broker of the overlay has."""
+    """The broker's name, unique in the overlay."""
     node: str
-    """Its tree node. The brokers of a tree node share the load and replace each other."""
+    """The broker's tree node. The brokers of a tree node share the load and replace each other."""
     leaf: bool = False
-    """Whether clients of this process publish and subscribe through it."""
+    """Whether clients of this process publish and subscribe through this broker."""
     neighbours: tuple[Neighbour, ...] = Field(min_length=1)
     """All brokers of the neighbouring tree nodes."""
 
@@ -77,7 +76,7 @@ class OverlayBroker(SettingsSection):
 
     @model_validator(mode="after")
     def _fits_its_neighbours(self) -> Self:
-        """Refuse a broker next to itself or its own tree node, and a leaf with several neighbouring tree nodes."""
+        """Refuse neighbours that contradict each other or the broker."""
         for name, times in Counter(neighbour.broker for neighbour in self.neighbours).items():
             if name == self.broker:
                 raise ValueError(f"{name} cannot be its own neighbour")

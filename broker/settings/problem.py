@@ -1,4 +1,4 @@
-"""Error messages for settings, one line each: the key, and its range or the nearest known key."""
+"""Error messages for settings: one line for each invalid key."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import BaseModel
 
 from broker.settings.settings import PREFIX, Settings, limits, sections
 
-Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # a function that names a key in it, and its values
+Layer = tuple[Callable[[str], str], Mapping[str, Any]]  # how a layer spells a key, and its values
 Path = tuple[str | int, ...]
 
 MEANINGS: Final = {
@@ -23,11 +23,11 @@ MEANINGS: Final = {
     "path": "should be a path",
     "missing": "is missing",
 }
-"""What the types of pydantic's errors, or the prefixes of types, mean for an operator."""
+"""The messages for the types of pydantic's errors, or for prefixes of these types."""
 
 
 def problem_lines(faults: Sequence[Any], layers: Sequence[Layer] = ()) -> list[str]:
-    """Return one line for each invalid key, named as in the topmost layer that has it, or has the table without it."""
+    """Return one line for each invalid key, spelled as in the layer that set it."""
     by_path: dict[Path, list[Any]] = {}
     for fault in faults:
         by_path.setdefault(_path(fault), []).append(fault)
@@ -35,7 +35,7 @@ def problem_lines(faults: Sequence[Any], layers: Sequence[Layer] = ()) -> list[s
     found = []
     for path, of_key in by_path.items():
         if path in inner and all(fault["type"] in ("too_short", "missing") for fault in of_key):
-            continue  # pydantic has left out an entry that has a fault of its own
+            continue  # pydantic left out a faulty entry, which gets a line of its own
         found.append(_line(path, of_key, layers))
     return found
 
@@ -52,7 +52,7 @@ def _line(path: Path, faults: Sequence[Any], layers: Sequence[Layer]) -> str:
 
 
 def _path(fault: Any) -> Path:
-    """Return the path of a fault without what pydantic adds to it: the alternatives of a union type."""
+    """Return the path of a fault, without the alternatives of a union type that pydantic adds."""
     path: Path = ()
     model: Any = Settings
     for part in fault["loc"]:
@@ -83,7 +83,7 @@ def _message(fault: Any) -> str:
 
 
 def _where(path: Path, layers: Sequence[Layer]) -> str:
-    """Return the name of a key in the topmost layer that has it, or has most of its tables.
+    """Return a key as spelled by the topmost layer that sets it, or that sets the nearest table around it.
 
     A list is set by one layer as a whole.
     """
@@ -99,7 +99,7 @@ def _list_at(path: Path) -> int:
 
 
 def _name(path: Path, name: Callable[[str], str] = str) -> str:
-    """Return the name of a key; list entries are counted from 1."""
+    """Return a key as `name` spells it; list entries are counted from 1."""
     first = _list_at(path)
     rest = "".join(f"[#{part + 1}]" if isinstance(part, int) else f".{part}" for part in path[first:])
     return name(".".join(map(str, path[:first]))) + rest
@@ -127,7 +127,7 @@ def _suggestion(path: Path) -> str:
 
 
 def _range(path: Path) -> str:
-    """Return the allowed range and its unit, where the key has one."""
+    """Return the allowed range with its unit, or an empty text if the key has no range."""
     for section, _model, fields in sections():
         field = fields.get(str(path[-1]))
         extra = None if field is None or len(path) != 2 or section != path[0] else field.json_schema_extra
@@ -138,12 +138,14 @@ def _range(path: Path) -> str:
 
 
 def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
-    """Return "did you mean" with the most similar known name, or an empty text. For a key without a section, the first
-    section in the file is suggested: a port is that of [server].
+    """Return "did you mean" with the most similar known name, or an empty text if none is similar.
+
+    For a key without a section, the first section that has a similar key is suggested.
     """
     given_section, _, given_key = name.removeprefix(PREFIX).rpartition(delimiter)
     names = {other.removeprefix(PREFIX): other for other in known}
-    found = [other for other in names if _letters(other) == _letters(given_section + given_key)]  # SLOTMQ_SERVER_PORT
+    # A single underscore between section and key, as in SLOTMQ_SERVER_PORT, is a frequent mistake.
+    found = [other for other in names if _letters(other) == _letters(given_section + given_key)]
     if not found:
         from difflib import get_close_matches  # noqa: PLC0415 - only needed after a mistake
 
@@ -151,7 +153,7 @@ def nearest(name: str, known: Sequence[str], delimiter: str = ".") -> str:
         close = get_close_matches(given_key, list(keys.values()), n=1, cutoff=1.0 if given_section else 0.7)
         found = [other for other, key in keys.items() if key in close or given_key.endswith(f"_{key}")]
         cutoff = 0.8 if found else 0.4 if given_section else 0.6
-        within = [other for other in names if other.startswith(given_section + delimiter)]  # if the section exists
+        within = [other for other in names if other.startswith(given_section + delimiter)]
         whole = get_close_matches(given_section + delimiter + given_key, within or list(names), n=1, cutoff=cutoff)
         found = whole if given_section and whole else found or whole
     return f"; did you mean {names[found[0]]}?" if found else ""

@@ -1,7 +1,7 @@
-"""The models of all settings: each field has a default, and a number also a range, a unit and the default's source.
+"""The models of all settings.
 
-`slotmq config example` generates `config/slotmq.toml` from these models. `cli/settings_layers.py` merges the layers:
-file, environment and flags.
+`slotmq config example` generates `config/slotmq.toml` from these models. `cli/settings_layers.py` merges the settings
+of the file, the environment and the flags.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Server(SettingsSection):
     @field_validator("data_dir", mode="before")
     @classmethod
     def _is_named(cls, value: Any) -> Any:
-        """Refuse an empty path, usually from an unset variable of a script: it would mean the working folder."""
+        """Refuse an empty path, usually from an unset variable, because it would mean the working folder."""
         if value == "":
             raise ValueError("should name a folder; the working folder is .")
         return value
@@ -229,7 +229,7 @@ class Settings(BaseModel):
 
     @model_validator(mode="after")
     def _mapped_ports_listen(self) -> Self:
-        """Refuse a vhost for a port on which no MQTT client can connect."""
+        """Refuse a vhost for a port that is neither a port of MQTT nor that of HTTP."""
         ports = (self.mqtt.port, self.mqtt.tls_port, self.http.port)
         for port in self.mqtt.port_to_vhost:
             if port not in ports:
@@ -237,7 +237,7 @@ class Settings(BaseModel):
         return self
 
     def ports(self) -> Iterator[tuple[str, str, int, bool]]:
-        """Yield for each listener its setting, host and port, and whether the broker does not start without it."""
+        """Yield for each listener its setting, host and port, and whether the broker needs it to start."""
         server, tls = self.server, self.tls
         if not tls.only:
             yield "server.port", server.host, server.port, True
@@ -254,7 +254,7 @@ class Settings(BaseModel):
 
 
 def sections() -> Iterator[tuple[str, type[SettingsSection], Mapping[str, FieldInfo]]]:
-    """Yield each section's name, model and fields, in the order of the file."""
+    """Yield the name, model and fields of each section, in the order of the documented settings file."""
     for name, field in Settings.model_fields.items():
         model = field.annotation
         assert isinstance(model, type) and issubclass(model, SettingsSection), name

@@ -18,22 +18,22 @@ class ZmqEndpoint(SettingsSection):
     endpoint: str
     """The ØMQ endpoint, such as tcp://127.0.0.1:5556 or ipc:///run/stocks."""
     connect: bool = False
-    """Whether to connect to the endpoint, which a ØMQ program binds; else it is bound here."""
+    """Whether to connect to the endpoint instead of binding it."""
     exchange: str = Field(min_length=1, max_length=255)
-    """The exchange."""
+    """The exchange that the socket is bridged to."""
     vhost: str = text(most=255)
-    """Its vhost; empty means auth.default_vhost."""
+    """The vhost of the exchange; empty means auth.default_vhost."""
     user: str = text(most=255)
     """The user whose permissions the bridge has; empty means auth.default_user."""
     trailing_dot: bool = True
-    """Whether the topic frame is the routing key followed by a dot, so that the prefix a.b. means a.b.#; without it, a
-    prefix a.b also gets a.bc from ØMQ."""
+    """Whether the topic frame is the routing key followed by a dot, so that the prefix a.b. means a.b.#. Without the
+    dot, a subscription to a.b also matches a.bc."""
     properties: bool = False
-    """Whether a third frame has the properties of the message, as JSON."""
+    """Whether a third frame contains the properties of the message, as JSON."""
     high_water_messages: int = number(1000, 1, 10_000_000, "messages", "ZMQ_SNDHWM, ZMQ_RCVHWM")
     """How many messages ØMQ queues for a slow peer."""
     subscriptions_max: int = number(10_000, 1, 1_000_000, "subscriptions", "Design of PUB/SUB subsystem in ZeroMQ")
-    """How many different subscriptions the bridge forwards; with more it subscribes to everything."""
+    """How many different subscriptions the bridge forwards; with more, it subscribes to everything."""
 
     @field_validator("endpoint")
     @classmethod
@@ -47,8 +47,7 @@ class ZmqPublish(ZmqEndpoint):
     """An XPUB socket: ØMQ subscribers get messages of the exchange."""
 
     slow: Literal["drop", "wait"] = "drop"
-    """What a subscriber that does not read causes: drop means that ØMQ drops its messages, wait that all subscribers
-    wait."""
+    """With drop, ØMQ drops the messages of a subscriber that does not read; with wait, all subscribers wait."""
     queue_max_messages: int = number(100_000, 1, 100_000_000, "messages")
     """How many messages can wait in the queue of the bridge; the oldest are dropped."""
 

@@ -52,8 +52,8 @@ class Broker:
     Settings are passed by section, as in the settings file: `Broker(limits={"queues_max": 3})`. `users` maps names to
     passwords, in place of guest; `vhosts` are added to "/"; `mqtt=True` accepts MQTT clients. Entering the same object
     again restarts the broker.
-    Invariant: the clock moves only when the test advances it (`broker.clock.advance(60)`); heartbeats and the handshake
-        timeout use real time.
+    Invariant: the clock moves only when the test advances it (`broker.clock.advance(60)`); timeouts of connections use
+        real time.
     Raises: ValueError for invalid settings, with one line for each; on entering, BrokerError, OSError or ValueError if
         the broker cannot start; on leaving, the error that ended the broker, if any.
     """
@@ -68,9 +68,9 @@ class Broker:
         mqtt: bool | Mapping[str, Any] = False,
         **sections: Mapping[str, Any],
     ) -> None:
-        """Take `files`, which are in memory by default; for others, `server={"data_dir": ...}` names their folder.
+        """`files` are in memory by default; with other files, `server={"data_dir": ...}` names their folder.
 
-        `mqtt` may also contain settings of its section, which is then enabled.
+        `mqtt` may also be a mapping of settings for the MQTT listener, which is then enabled.
         """
         if mqtt:
             sections["mqtt"] = {"enabled": True, **(mqtt if isinstance(mqtt, Mapping) else {})}
@@ -153,7 +153,7 @@ class Broker:
 
     @property
     def server(self) -> Server:
-        """The broker itself, for anything that this class does not offer. Raises: RuntimeError if it does not run."""
+        """The broker itself, for anything that this class does not offer. Raises: RuntimeError if it is not running."""
         if self._server is None:
             raise RuntimeError("the broker does not run: use it as a context manager")
         if self._server.failure is not None:
@@ -227,7 +227,7 @@ class Broker:
             await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._idle(), loop))
 
     def wait_idle(self) -> None:
-        """Wait as `idle` does, in a test without an event loop, whose broker runs in its own thread."""
+        """Wait like `idle`, but without an event loop. Raises: TimeoutError; RuntimeError in the broker's loop."""
         loop = self._running_loop()
         if threading.get_ident() == self._thread_id:
             raise RuntimeError("the broker runs in this loop, which must not wait: await idle()")
@@ -236,7 +236,7 @@ class Broker:
     # -- the clock ----------------------------------------------------------------------------------------------------
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next expiry, delayed delivery or removal of an unused object, or None."""
+        """Return the time of the next action, such as an expiry, in milliseconds since 1970, or None."""
         return self._call(self._next_due_ms)
 
     def run_due(self) -> None:
@@ -297,7 +297,7 @@ class Broker:
             publish(payload, header, body)
 
         def recorded_run(payloads: list[bytes], headers: list[bytes], bodies: list[bytes], start: int) -> int:
-            # In runs of equal exchange and key, so that a refused message is the first of a run.
+            # Publish each run of equal exchange and key separately, so that a refused message is the first of its run.
             at = start
             for payload, equal in groupby(payloads[start:]):
                 end = at + len(list(equal))

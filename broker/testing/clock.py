@@ -12,7 +12,7 @@ class Timed(Protocol):
     """An object whose actions depend on the clock."""
 
     def next_due_ms(self) -> int | None:
-        """Return the time of the next action, or None if there is none."""
+        """Return the time of the next action, in milliseconds since 1970, or None if there is none."""
 
     def run_due(self) -> None:
         """Run the actions that are due."""
@@ -38,9 +38,8 @@ class VirtualClock:
     def advance(self, seconds: float) -> None:
         """Advance the clock, and run each due action at its own time before this method returns.
 
-        So a message that expires and is dead-lettered into a queue where it expires again does both. A message that
-        must be read from disk first expires shortly after; `Broker.idle` waits for it.
-        Raises: ValueError for a negative time.
+        So a message can expire, be dead-lettered and expire again in one call. A message that must first be read from
+        disk expires a little later; `Broker.idle` waits for it. Raises: ValueError for a negative time.
         """
         if seconds < 0:
             raise ValueError(f"a clock does not go back: {seconds} s")

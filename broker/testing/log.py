@@ -1,7 +1,7 @@
 """Redirect the events of a broker under test to the standard library's logger `slotmq`.
 
-So a test run prints no events, pytest shows the warnings of a failed test, `caplog` captures them, and
-`--log-level=INFO` shows the other events. The structlog configuration of the program under test stays unchanged.
+So a test run prints no events, and pytest shows and captures them like any other log. The structlog configuration of
+the program under test stays unchanged.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _brokers = 0
 
 
 def redirect_events() -> None:
-    """Redirect the events while any broker under test runs; call `restore_events` at the end of each."""
+    """Redirect events while any broker under test runs; each caller calls `restore_events` at the end."""
     global _brokers  # noqa: PLW0603 - counts the brokers in the process
     with _lock:
         _brokers += 1
@@ -52,7 +52,7 @@ def restore_events() -> None:
 
 
 def one_line(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """Return an event without secrets as a line, followed by its traceback, if any."""
+    """Return an event without secrets as one line, followed by its traceback, if any."""
     event = redact(event)
     name = str(event.pop("event"))
     trace = event.pop("exception", None)

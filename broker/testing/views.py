@@ -17,7 +17,7 @@ from broker.slots.slot import Slot
 
 
 class WithHeader:
-    """A message with a content header, which the properties decode."""
+    """A message whose content header is decoded on demand."""
 
     __slots__ = ()
 
@@ -25,12 +25,12 @@ class WithHeader:
 
     @property
     def properties(self) -> Basic.Properties:
-        """The decoded properties."""
+        """The properties in the header."""
         return decode_properties(self.header)
 
     @property
     def headers(self) -> Mapping[str, Any]:
-        """The headers table, or an empty one."""
+        """The headers table, or an empty mapping."""
         return self.properties.headers or {}
 
 
@@ -60,7 +60,7 @@ class MessageView(WithHeader):
 
 @dataclass(frozen=True, slots=True)
 class QueueView:
-    """A snapshot of a queue. Shapes: `messages` are in the order of delivery, including the unacked ones."""
+    """A snapshot of a queue. Shapes: `messages` contains ready and unacked messages, in the order of delivery."""
 
     name: str
     messages: tuple[MessageView, ...]
@@ -98,7 +98,7 @@ def _message(level: Level, slot: Slot, index: int) -> Message | None:
     if slot.contents is not None:
         message: Message | None = slot.contents[index]
         return message
-    # The files of a broker under test are in memory, so this read does not block.
+    # The files of a broker under test are in memory by default, so this read does not block.
     first = slot.first + index
     (stored,) = level.store.slots.read(level.number, first, first + 1, None, None, MessageLoader())
     return stored
