@@ -25,8 +25,8 @@ class Auth(SettingsSection):
     """Users, passwords and logins."""
 
     users: dict[str, SecretStr] = {}
-    """Names and passwords of administrators with all permissions in every vhost. Commands cannot change them; an empty
-    password never logs in."""
+    """Names and passwords of administrators with all permissions in every vhost. Commands cannot change them; a user
+    with an empty password cannot log in."""
     default_user: str = text("guest", most=255)
     """The administrator that the broker creates in a data folder without users; commands can change or delete it later.
     If `users` is set, it is created only if it is named here. RABBITMQ_DEFAULT_USER works too."""
@@ -131,8 +131,8 @@ class Http(HttpPort):
     """The HTTP API: RabbitMQ's management API and the web page, slots for remote readers, /healthz and /readyz."""
 
     enabled: Literal["auto"] | bool = "auto"
-    """Whether the HTTP API runs. With auto it runs if slotmq[manage] is installed and the port is free, else the broker
-    warns and serves without; with true it does not start without."""
+    """Whether the HTTP API runs. With auto, it runs if slotmq[manage] is installed and the port is free; otherwise the
+    broker logs a warning. With true, the broker does not start without it."""
     port: int = number(15672, 0, 65535, "", "RabbitMQ management")
     """The port; 0 takes a free port, which the ready line names."""
     hosts: tuple[str, ...] = setting((), reload=AT_ONCE)

@@ -26,10 +26,10 @@ class Mqtt(SettingsSection):
     """The exchange for topics. Any other than amq.topic is created if missing, with x-topic-dialect: mqtt, and leaves
     topics unchanged."""
     vhost: str = text(most=255)
-    """The vhost of clients whose user name has none, vhost:user; empty means auth.default_vhost."""
+    """The vhost of clients whose user name does not contain one (vhost:user); empty means auth.default_vhost."""
     port_to_vhost: dict[int, VhostName] = {}
-    """The vhosts of clients by the number of the port that they connect to, of MQTT or of HTTP for WebSocket. A vhost
-    in the user name takes precedence, but not for a client with a certificate."""
+    """The vhosts of clients by the port that they connect to: a port of MQTT, or that of HTTP for WebSocket. A vhost in
+    the user name takes precedence, but not for a client with a certificate."""
     anonymous_user: str = text(most=255)
     """The user whose permissions clients without user name and password have; empty refuses them."""
     prefetch: int = number(10, 1, 65535, "messages", "RabbitMQ mqtt.prefetch")

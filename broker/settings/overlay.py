@@ -108,7 +108,7 @@ class Overlay(SettingsSection):
     patterns_max: int = number(100_000, 1, 10_000_000, "patterns")
     """How many patterns of an exchange are forwarded to a neighbour; with more it gets every message."""
     max_bytes: Size = number(10 * GiB, 64 * KiB, 1024 * 1024 * GiB, "bytes")
-    """The size of messages that an exchange keeps for absent leaves; beyond it they lose the oldest, with a warning."""
+    """The size of messages that an exchange keeps for absent leaves; beyond it, the oldest are lost, with a warning."""
     max_age_ms: Milliseconds = number(604_800_000, 1000, 31_536_000_000, "ms")
     """How long messages are kept for absent leaves."""
     silence_ms: Milliseconds = number(100, 10, 60_000, "ms")

@@ -11,11 +11,11 @@ class Slots(SettingsSection):
     """When a queue's open slot is sealed, and how many workers deliver messages."""
 
     window_messages: int = number(1000, 1, 65_536, "messages", "WSO2 slots")
-    """A slot is sealed at this number of messages"""
+    """A slot is sealed when it contains this number of messages."""
     window_bytes: Size = number(MiB, 4 * KiB, GiB, "bytes")
-    """... or at this size"""
+    """A slot is sealed when it reaches this size."""
     window_ms: Milliseconds = number(10_000, 100, 3_600_000, "ms")
-    """... or at this age. Messages are delivered before their slot is sealed, too."""
+    """A slot is sealed when it reaches this age. Its messages can be delivered before that."""
     workers: int = number(2, 1, 256, "workers")
     """How many delivery workers share the queues."""
 
@@ -49,25 +49,24 @@ class TapSettings(SettingsSection):
     """When taps write slot files, and how much a tap without its own caps keeps."""
 
     window_messages: int = number(50_000, 1, 65_536, "messages", reload=AT_ONCE)
-    """A tap writes a slot file at this number of messages"""
+    """A tap writes a slot file when this number of messages waits."""
     window_bytes: Size = number(16 * MiB, 4 * KiB, GiB, "bytes", reload=AT_ONCE)
-    """... or at this size, which a file hardly exceeds"""
+    """A tap writes a slot file when the waiting messages reach this size, which a file hardly exceeds."""
     window_ms: Milliseconds = number(5_000, 100, 3_600_000, "ms", reload=AT_ONCE)
-    """... or when the oldest message has waited this long."""
+    """A tap writes a slot file when its oldest message has waited this long."""
     window_max_ms: Milliseconds = number(60_000, 100, 3_600_000, "ms", reload=AT_ONCE)
     """While a tap has no reader, window_ms doubles with each of its files up to this, so that it writes fewer. A value
     up to window_ms turns that off."""
     max_bytes: Size = number(10 * GiB, MiB, 1024 * 1024 * GiB, "bytes", reload=AT_ONCE)
-    """A tap's oldest slot files are deleted when its files together are larger than this"""
+    """A tap's oldest slot files are deleted when its files together are larger than this."""
     max_age_ms: Milliseconds = number(604_800_000, 1000, 315_360_000_000, "ms", reload=AT_ONCE)
-    """... or when they are this old, even if a reader needs them: that is a gap."""
+    """A tap's slot files are deleted at this age, even if a reader has not read them; the reader then finds a gap."""
     snapshot_ms: Milliseconds = number(3_600_000, 1000, 86_400_000, "ms", reload=AT_ONCE)
     """How long a snapshot of a queue exists; at most until the next start."""
     snapshots_user_max: int = number(4, 1, 64, "snapshots", reload=AT_ONCE)
-    """How many snapshots a user can have; another one replaces the user's oldest"""
+    """How many snapshots a user can have; another one replaces the user's oldest snapshot."""
     snapshots_disk_ratio: float = number(0.2, 0.0, 1.0, "part", reload=AT_ONCE)
-    """... and the share of the disk for the snapshots of all users. A user's snapshots take at most as much of it as
-    they leave free."""
+    """The share of the disk for the snapshots of all users. A user can take at most half of what the others leave."""
     cursors_user_max: int = number(100, 0, 1000, "cursors", reload=AT_ONCE)
     """How many cursors of taps a user can create over HTTP."""
 
