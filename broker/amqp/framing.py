@@ -441,7 +441,7 @@ class FrameCutter:
         self.at = at
         self.amid_message = False
         if len(bodies) > 1:
-            run.largest_bytes = largest  # hot: written here
+            run.largest_bytes = largest  # hot: set directly
             self._single = None
         else:  # the run retains its body until the next publish
             self._single = run if largest <= RETAINED_MAX_BYTES else None

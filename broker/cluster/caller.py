@@ -247,7 +247,7 @@ class Caller:
     def _take_waiting(self) -> list[Confirmable]:
         waiting, self._waiting = self._waiting, []
         for confirmable in waiting:
-            confirmable.waiting = False  # hot: written here
+            confirmable.waiting = False  # hot: set directly
         return waiting
 
     def _take_drains(self) -> list[asyncio.Future[None]]:

@@ -187,7 +187,10 @@ class ClusterNode:
         await self.database.close()
 
     async def count_out_now(self, name: str) -> bool:
-        """Declare a node dead for operators; return False if it lives or is not another member. Raises: BrokerError."""
+        """Declare a node dead at an operator's request; return False if it is alive or is not another member.
+
+        Raises: BrokerError.
+        """
         try:
             return await self._others.count_out_now(name)
         except ClusterError as error:

@@ -87,7 +87,7 @@ class AwaitedQueues:
             del self._demands[queue]
             self.lagging.discard(queue)
             if not queue.awake:
-                queue.lags = False  # hot: written here
+                queue.lags = False  # hot: set directly
         if self._demands:
             self._begin()
         self._schedule()

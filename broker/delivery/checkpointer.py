@@ -32,8 +32,9 @@ SLICE: Final = 150  # slots per turn of the loop, about 0.4 ms; a level counts a
 CHANGES_AT_ONCE: Final = 500  # topology changes that a thread encodes in less than a millisecond
 WRITE_COST: Final = 20  # a write to a queue log counts as this many slots
 ENTRIES_PER_SLOT: Final = 20  # this many entries of a write count as one slot
-REPLAY_BYTES: Final = 16 * 1024 * 1024  # a checkpoint is due when replaying the log takes longer than writing it: ...
-REPLAY_BYTES_SLOT: Final = 8 * 1024  # ... after this many bytes, or this many for each slot of the last one
+# A checkpoint is due when replaying the log takes longer than writing a checkpoint: after the larger of
+REPLAY_BYTES: Final = 16 * 1024 * 1024
+REPLAY_BYTES_SLOT: Final = 8 * 1024  # for each slot of the last checkpoint
 
 _log = get_logger()
 

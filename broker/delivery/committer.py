@@ -190,7 +190,7 @@ class Committer:
             if publisher.logged > publisher.confirmed:
                 for_disk.append(publisher)
             else:
-                publisher.waiting = False  # hot: written here
+                publisher.waiting = False  # hot: set directly
                 publisher.confirm(publisher.published)
         self._waiting = for_disk
         if self._batch is not None:
@@ -267,7 +267,7 @@ class Committer:
         batch = self._batch = self._log.take()
         self._confirms = [(publisher, publisher.published) for publisher in self._waiting]
         for publisher in self._waiting:
-            publisher.waiting = False  # hot: written here
+            publisher.waiting = False  # hot: set directly
         self._waiting = []
         self._draining, self._synced_waiters = self._synced_waiters, []
         if batch is None:

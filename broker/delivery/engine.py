@@ -220,7 +220,7 @@ class Engine(TurnEngine):
     def turn(self) -> int:
         """Log settlements, start a sync if one is due, deliver while it runs, and run due deadlines."""
         schedule = self.schedule
-        schedule.due = False  # hot: written here
+        schedule.due = False  # hot: set directly
         waiting_bytes = 0
         deadlines = self.deadlines
         if deadlines.units_left < TURN_SHARE:
@@ -228,11 +228,11 @@ class Engine(TurnEngine):
         while self._settled:
             self._settled.pop().log_settlements()
         if schedule.commits or self._log.waiting:
-            schedule.commits = not self._parts.lasting  # hot: written here
+            schedule.commits = not self._parts.lasting  # hot: set directly
             waiting_bytes = self.committer.turn(self._turn.count, not schedule.delivers)
         seen = self._log.position
         if schedule.delivers:
-            schedule.delivers = False  # hot: written here
+            schedule.delivers = False  # hot: set directly
             self.workers.turn()
         now_ms = self._turn.now_ms
         due_ms = deadlines.next_ms if deadlines.earliest_ms <= now_ms else None

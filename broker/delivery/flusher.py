@@ -155,16 +155,16 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
                 again = slot.redelivered_among(written)
             session.tally.delivered(level.tally, taken, again, consumer.no_ack)
             if consumer.no_ack:
-                session.unacked.last_tag += taken  # hot: written here
+                session.unacked.last_tag += taken  # hot: set directly
             else:
                 session.unacked.handed_out(level, slot, written, consumer)
-                consumer.unacked += taken  # hot: written here
-                session.outstanding += taken  # hot: written here
+                consumer.unacked += taken  # hot: set directly
+                session.outstanding += taken  # hot: set directly
     if taken:
         if consumer.no_ack:
             level.settle(slot, written)
-        session.last_served = consumer  # hot: written here
-        consumer.output_window.last_served = session.number  # hot: written here
+        session.last_served = consumer  # hot: set directly
+        consumer.output_window.last_served = session.number  # hot: set directly
         connection.touch()
     return taken
 
@@ -187,8 +187,8 @@ def _append_again(consumer: Consumer, messages: list[Message | None], tag: int, 
     pieces[0::3] = _heads(consumer, batch.suffix_bytes, tag, count)
     pieces[1::3] = octets[tag % TAGS : tag % TAGS + count]
     pieces[2::3] = batch.frames
-    connection.out += pieces  # hot: written here
-    connection.out_bytes += batch.size_bytes  # hot: written here
+    connection.out += pieces  # hot: set directly
+    connection.out_bytes += batch.size_bytes  # hot: set directly
     return count
 
 
@@ -239,8 +239,8 @@ def _append_small(
         pieces[1::5] = octets[tag % TAGS : tag % TAGS + count]
         pieces[2::5] = middles
         pieces[3::5] = bodies
-        connection.out += pieces  # hot: written here
-        connection.out_bytes += size_bytes  # hot: written here
+        connection.out += pieces  # hot: set directly
+        connection.out_bytes += size_bytes  # hot: set directly
         if 1 < count == len(messages) and size_bytes <= _SHARED_BYTES:
             _latest.note(_Batch(messages, middles, session.number, frame_max, suffix_bytes, size_bytes))
     return count

@@ -70,7 +70,7 @@ class Worker(QueueWorker["Queue"]):
     def wake(self, queue: Queue) -> None:
         """Serve the queue in the next turn."""
         if not queue.awake:
-            queue.awake = True  # hot: written here
+            queue.awake = True  # hot: set directly
             if not self.ready:  # else a turn is scheduled
                 self._schedule()
             self.ready.append(queue)
@@ -102,13 +102,13 @@ class Worker(QueueWorker["Queue"]):
             taken = before - left
             if more:
                 self.ready.append(queue)
-                queue.lags = True  # hot: written here
+                queue.lags = True  # hot: set directly
             else:
-                queue.awake = False  # hot: written here
+                queue.awake = False  # hot: set directly
                 if left:
-                    queue.lags = self._awaited.note(queue, left, taken)  # hot: written here
+                    queue.lags = self._awaited.note(queue, left, taken)  # hot: set directly
                 elif queue.lags:
-                    queue.lags = False  # hot: written here
+                    queue.lags = False  # hot: set directly
                     self._awaited.caught_up(queue)
             handed_out += max(0, taken)
             budget -= max(QUEUE_COST, taken) + spent
@@ -148,11 +148,11 @@ class Worker(QueueWorker["Queue"]):
     def _serve(self, queue: Queue) -> bool:
         """Deliver from one queue, and return whether it can continue in the next turn."""
         # In the meantime, its dead letters must not cause deliveries from it.
-        queue.serving = True  # hot: written here
+        queue.serving = True  # hot: set directly
         try:
             more = self._serve_levels(queue)
         finally:
-            queue.serving = False  # hot: written here
+            queue.serving = False  # hot: set directly
         if queue.timed and not queue.deleted:
             queue.check_expiry()  # another message is at the head now
         return more
@@ -386,7 +386,7 @@ class Workers:
                 self.retire(worker)
         credit = self.credit
         if not credit.waiting and not credit.lagging:
-            credit.serial += 1  # hot: written here
+            credit.serial += 1  # hot: set directly
         else:
             left = 0
             for worker in self.workers:

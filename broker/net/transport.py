@@ -168,7 +168,7 @@ class Transport(Outlet):
 
     @property
     def descriptor(self) -> int:
-        """The socket's descriptor. The system assigns the lowest free number, so it bounds the number in use."""
+        """The socket's descriptor. The system assigns the lowest free number, so about as many were in use."""
         found = self._socket.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
@@ -195,7 +195,7 @@ class Transport(Outlet):
         size_bytes = len(data)
         try:
             if size_bytes <= SMALL_READ_BYTES or size_bytes <= turn.left_bytes:
-                turn.left_bytes -= size_bytes  # hot: written here
+                turn.left_bytes -= size_bytes  # hot: set directly
                 if self._feed(data):
                     turn.run()
             else:
@@ -350,7 +350,7 @@ class Transport(Outlet):
         turn, connection = self._turn, self.connection
         before_bytes = connection.buffered_bytes + connection.spared_bytes + len(data)
         self._feed(data, turn.piece_bytes())
-        turn.left_bytes -= before_bytes - connection.buffered_bytes - connection.spared_bytes  # hot: written here
+        turn.left_bytes -= before_bytes - connection.buffered_bytes - connection.spared_bytes  # hot: set directly
 
     def _feed(self, data: bytes, budget_bytes: int | None = None) -> bool:
         """Feed the connection, stop reading if whole frames are left, and return whether to run the turn now. HOT."""

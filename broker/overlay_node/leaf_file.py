@@ -5,7 +5,8 @@ streams. As in the seal log, a line is JSON, a tab and a checksum. Its key "k" i
     change          time_bound; points: start points of durable bindings by their ids; gone: ids of removed ones
 
 A batch of changes is one line, which is on disk before anything depends on it; so a crash tears at most the last line.
-The first batch of each run rewrites the file, as does one that would exceed twice the last rewrite plus 64 KiB.
+The first batch of each run rewrites the file, as does one after which the file would be larger
+than twice its size after the last rewrite plus 64 KiB.
 """
 
 from __future__ import annotations

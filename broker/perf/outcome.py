@@ -177,7 +177,10 @@ class RunOutcome:
     def result(
         self, options: Namespace, product: str, figures: Mapping[str, Figure], ceiling_per_s: float | None
     ) -> Result:
-        """Return the result document of a run that ends now; its `options` omit the broker's URL, --pid and output."""
+        """Return the result document of a run that ends now.
+
+        Its `options` leave out the broker's URL, --pid and the options of the output.
+        """
         undelivered = {"queued_at_end": self.queued_at_end, "left_behind": self.left_behind}
         started = datetime.fromtimestamp(time.time() - self.seconds, UTC)
         return Result(

@@ -102,9 +102,9 @@ class SlotManager:
         ):
             return False
         assert slot.contents is not None, "the open slot is always resident"
-        slot.contents += contents  # hot: written here
-        slot.length = length  # hot: written here
-        slot.bytes += charge_bytes  # hot: written here
+        slot.contents += contents  # hot: set directly
+        slot.length = length  # hot: set directly
+        slot.bytes += charge_bytes  # hot: set directly
         self.next_id += count
         self.ready += count
         return True
@@ -122,8 +122,8 @@ class SlotManager:
             return False
         assert slot.contents is not None, "the open slot is always resident"
         slot.contents.append(content)
-        slot.length = length  # hot: written here
-        slot.bytes += charge_bytes  # hot: written here
+        slot.length = length  # hot: set directly
+        slot.bytes += charge_bytes  # hot: set directly
         self.next_id += 1
         self.ready += 1
         return True
@@ -144,10 +144,10 @@ class SlotManager:
                 stop = at + 1  # one by one: the slot may become full, and each size is counted
                 charge_bytes = charges[at]
             assert slot.contents is not None, "the open slot is always resident"
-            slot.contents += contents[at:stop] if stop - at < count else contents  # hot: written here
+            slot.contents += contents[at:stop] if stop - at < count else contents  # hot: set directly
             opened = not slot.length
-            slot.length += stop - at  # hot: written here
-            slot.bytes += charge_bytes  # hot: written here
+            slot.length += stop - at  # hot: set directly
+            slot.bytes += charge_bytes  # hot: set directly
             self.next_id += stop - at
             self.ready += stop - at
             if self.sizes is not None:
@@ -155,7 +155,7 @@ class SlotManager:
             if not slot.offered:
                 if opened:
                     self.on_open(slot)
-                slot.offered = True  # hot: written here
+                slot.offered = True  # hot: set directly
                 heappush(self._offers, slot.first)
             if slot.length >= self.window_messages or slot.bytes >= self.window_bytes:
                 self.seal()
@@ -206,7 +206,7 @@ class SlotManager:
             if slot is None or not slot.ready:
                 heappop(offers)
                 if slot is not None:
-                    slot.offered = False  # hot: written here
+                    slot.offered = False  # hot: set directly
                 continue
             if slot.owner is None:
                 self._epoch += 1
@@ -258,7 +258,7 @@ class SlotManager:
                 return slot
             heappop(offers)
             if slot is not None:
-                slot.offered = False  # hot: written here
+                slot.offered = False  # hot: set directly
         return None
 
     def pick(self, slot: Slot, indexes: Sequence[int]) -> None:
@@ -360,7 +360,7 @@ class SlotManager:
         if current is not None and slot.first < current.first:
             self._current = None
         if not slot.offered and slot.ready:
-            slot.offered = True  # hot: written here
+            slot.offered = True  # hot: set directly
             heappush(self._offers, slot.first)
 
     def _again_ready(self, slot: Slot, indexes: Sequence[int]) -> None:

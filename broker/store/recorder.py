@@ -87,8 +87,8 @@ class Recorder:
             size_bytes = len(content)
             prefix = (size_bytes << 32 | self._checksum_of(content)).to_bytes(PREFIX_BYTES, "big")
             position = log.append(prefix, content)
-        message.position = position  # hot: written here
-        message.record_bytes = PREFIX_BYTES + size_bytes  # hot: written here
+        message.position = position  # hot: set directly
+        message.record_bytes = PREFIX_BYTES + size_bytes  # hot: set directly
 
     def _build_front(self, message: Recorded, flags: int, targets: bytes, route_bytes: int) -> None:
         """Build the front of records for messages like this one; fronts for other lengths of routes stay cached."""

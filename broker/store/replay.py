@@ -126,8 +126,8 @@ class Replay:
                     if queue is not None and message_id == queue.expected:  # `follow`, without the call
                         queue.positions.append(base + at)
                         queue.sizes.append(record_bytes)
-                        queue.next_id = queue.expected = message_id = message_id + 1  # hot: written here
-                        left = queue.left_bytes = queue.left_bytes - record_bytes  # hot: written here
+                        queue.next_id = queue.expected = message_id = message_id + 1  # hot: set directly
+                        left = queue.left_bytes = queue.left_bytes - record_bytes  # hot: set directly
                         if left <= 0 or message_id == queue.full:
                             queue.seal()
                     else:

@@ -95,7 +95,7 @@ def load():
 
 def test_a_marked_write_is_left_out(tmp_path: Path) -> None:
     """A write with a reason on its line is not counted."""
-    source = "def deliver(slot):\n    slot.length = 1  # hot: written here\n    slot.first = 2\n"
+    source = "def deliver(slot):\n    slot.length = 1  # hot: set directly\n    slot.first = 2\n"
     write(tmp_path, flusher=source)
     assert [write.split()[-1] for write in foreign_writes(tmp_path)] == ["slot.first"]
 

@@ -9,7 +9,7 @@ from typing import Final
 
 BESIDE: Final = ("pipeline", "perf", "cli", "testing")
 """The packages outside the daemon, where an object may write fields of another."""
-HOT: Final = "# hot: written here"
+HOT: Final = "# hot: set directly"
 """The comment of a line that writes a field of another object because a call would cost too much there."""
 
 

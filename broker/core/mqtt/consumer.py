@@ -228,7 +228,7 @@ class MqttConsumer(Consumer):
                 connection.large_at.append(len(connection.out))
                 large_bytes = len(body)
             connection.out.append(body)
-        connection.out_bytes += len(front) + len(body)  # hot: written here
+        connection.out_bytes += len(front) + len(body)  # hot: set directly
         return large_bytes
 
     def _cache_envelope(self, envelope: Envelope) -> None:

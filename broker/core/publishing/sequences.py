@@ -110,11 +110,11 @@ class Sequences:
         index = sequence >> BLOCK_SHIFT
         block = self._block if index == self.index else self._enter(index, now_ms)
         place = sequence & BLOCK_NUMBERS - 1
-        block.used_ms = now_ms  # hot: written here
+        block.used_ms = now_ms  # hot: set directly
         bits = block.bits
         if bits is None:
             if place == block.end:
-                block.end = place + 1  # hot: written here
+                block.end = place + 1  # hot: set directly
                 return True
             if block.first <= place < block.end:
                 return False

@@ -268,14 +268,14 @@ class Consumer(RingMember):
         self.append(message, message.header, tag, LAST_OCTETS, slot.first + index)
         session.tally.delivered(level.tally, 1, 0, self.no_ack)
         if self.no_ack:
-            unacked.last_tag = tag  # hot: written here
+            unacked.last_tag = tag  # hot: set directly
             level.settle_one(slot, index)
         else:
             unacked.handed_out_one(level, slot, index, self)
             self.unacked += 1
-            session.outstanding += 1  # hot: written here
-        session.last_served = self  # hot: written here
-        self.output_window.last_served = session.number  # hot: written here
+            session.outstanding += 1  # hot: set directly
+        session.last_served = self  # hot: set directly
+        self.output_window.last_served = session.number  # hot: set directly
         self.connection.touch()
 
     def append(self, message: Message, header: bytes, tag: int, octets: list[bytes], message_id: int) -> int:
@@ -298,7 +298,7 @@ class Consumer(RingMember):
             out.append(content)
             out.append(body)
             out.append(_END)
-            connection.out_bytes += len(suffix) + len(header) + len(body) + _OVERHEAD_BYTES  # hot: written here
+            connection.out_bytes += len(suffix) + len(header) + len(body) + _OVERHEAD_BYTES  # hot: set directly
             return 0
         out += (head, block, octet, suffix)
         out_bytes = len(suffix) + _OVERHEAD_BYTES
@@ -309,7 +309,7 @@ class Consumer(RingMember):
                 large_bytes += len(piece)
             out.append(piece)
             out_bytes += len(piece)
-        connection.out_bytes += out_bytes  # hot: written here
+        connection.out_bytes += out_bytes  # hot: set directly
         return large_bytes
 
     def cancelled_by_broker(self) -> None:

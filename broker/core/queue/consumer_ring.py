@@ -239,7 +239,7 @@ class ConsumerRing:
 
     def unpark(self, consumer: RingMember) -> None:
         """Add a parked consumer, which may have room again, at the end of its ring."""
-        consumer.parked = 0  # hot: written here
+        consumer.parked = 0  # hot: set directly
         self._rings[consumer.priority].append(consumer)
 
     def _choose(self) -> None:
@@ -283,7 +283,7 @@ class ConsumerRing:
 
     def _park(self, consumer: RingMember) -> None:
         self._parkings += 1
-        consumer.parked = self._parkings  # hot: written here
+        consumer.parked = self._parkings  # hot: set directly
 
     def _count(self) -> None:
         self.present = bool(self._consumers) and not self.paused

@@ -124,7 +124,7 @@ class QueueHead(LevelOwner):
     __slots__ = ("_from_lane", "_lane", "_ports", "_pressing", "_reading", "deleted", "holding", "level", "levels",
                  "serving", "timed", "worker")  # fmt: skip
 
-    # The attributes that every message reads or writes are first, so that they occupy few cache lines.
+    # Compiled code lays attributes out in this order. Those used for every message share few cache lines.
     worker: QueueWorker[Any]
     level: Level
     levels: tuple[Level, ...]

@@ -168,7 +168,7 @@ class Level:
         queue = self.queue
         if queue.consumers.present:  # as in `_wake`, without the call
             if queue.lags:
-                self._ports.credit.lagged += 1  # hot: written here
+                self._ports.credit.lagged += 1  # hot: set directly
             if not queue.awake:
                 queue.wake_worker()
 
@@ -188,7 +188,7 @@ class Level:
         queue = self.queue
         if queue.consumers.present:
             if queue.lags:
-                self._ports.credit.lagged += 1  # hot: written here
+                self._ports.credit.lagged += 1  # hot: set directly
             if not queue.awake:
                 queue.wake_worker()
 

@@ -189,8 +189,8 @@ def _positive(*values: Any) -> int | None:
 
 
 _Given = tuple[Mapping[str, Any], Mapping[str, Any], Mapping[str, Any]]
-"""The arguments, policy and operator policy of a queue: a parameter, because compiled nested functions that share them
-would be a reference cycle for each queue."""
+"""The arguments, policy and operator policy of a queue: passed as a parameter, because compiled nested functions that
+captured them would leave a reference cycle for each queue."""
 
 
 def _numbers(given: _Given, name: str) -> list[int]:

@@ -199,10 +199,10 @@ class Unacked:
                 and isinstance(run.indexes, range)
                 and isinstance(indexes, range)
             ):
-                run.indexes = range(run.start, start + count)  # hot: written here
-                run.count += count  # hot: written here
-                run.last += count  # hot: written here
-                run.left += count  # hot: written here
+                run.indexes = range(run.start, start + count)  # hot: set directly
+                run.count += count  # hot: set directly
+                run.last += count  # hot: set directly
+                run.left += count  # hot: set directly
                 return
         runs.append(Run(tag, level, slot, indexes, start, count, consumer))
 
@@ -230,7 +230,7 @@ class Unacked:
         run = self._run_of(tag)
         self.count -= 1
         if run.count == 1:
-            run.left = 0  # hot: written here
+            run.left = 0  # hot: set directly
             if self.count:
                 self._empty += 1
                 self._drop_empty()
@@ -241,8 +241,8 @@ class Unacked:
         at = tag - run.first
         index = run.start + at if isinstance(run.indexes, range) else run.indexes[at]
         if run.low == tag and run.removed is None:  # the usual case: in order
-            run.low = tag + 1  # hot: written here
-            run.left -= 1  # hot: written here
+            run.low = tag + 1  # hot: set directly
+            run.left -= 1  # hot: set directly
         else:
             run.remove(tag)
         if not run.left:
@@ -440,7 +440,7 @@ def differ(deliveries: list[SlotDelivery]) -> bool:
         slot = delivery.slot
         if slot.seen == number:
             return False
-        slot.seen = number  # hot: written here
+        slot.seen = number  # hot: set directly
     return True
 
 

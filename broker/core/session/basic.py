@@ -315,7 +315,7 @@ class BasicSession(ChannelConsumers):
             consumer = delivery.consumer
             if consumer is not None:
                 count = delivery.count
-                consumer.unacked -= count  # hot: written here
+                consumer.unacked -= count  # hot: set directly
                 self.outstanding -= count
                 if not shared:
                     queue = delivery.level.queue

@@ -96,8 +96,8 @@ class ChannelConfirms:
             messages = stops[place] - begun
             begun = stops[place]
             tally = entry.tally
-            tally.publish_in += messages  # hot: written here
-            tally.publish_out += messages * reach  # hot: written here
+            tally.publish_in += messages  # hot: set directly
+            tally.publish_out += messages * reach  # hot: set directly
             if reach:
                 reached += messages
                 routed += messages * reach

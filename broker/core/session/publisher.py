@@ -238,7 +238,7 @@ class Publisher(Resolver):
                 stops.append(len(messages))
                 self._store.accept(messages, targets, stops, b"", numbers)
             self.confirms.published_run(headers, bodies, start, place, targets, stops, logged)
-            share.left = left  # hot: written here
+            share.left = left  # hot: set directly
             if left <= 0 or credit.lagged != lagged:
                 share.end(left, lagged)
         if detailed is not None and not self._connection.held:

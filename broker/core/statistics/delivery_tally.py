@@ -64,22 +64,22 @@ class ChannelDeliveries(DeliveryTally):
         vhost = self._vhost
         if no_ack:
             self.deliver_no_ack += count
-            vhost.deliver_no_ack += count  # hot: written here
-            level.deliver_no_ack += count  # hot: written here
+            vhost.deliver_no_ack += count  # hot: set directly
+            level.deliver_no_ack += count  # hot: set directly
         else:
             self.deliver += count
-            vhost.deliver += count  # hot: written here
-            level.deliver += count  # hot: written here
+            vhost.deliver += count  # hot: set directly
+            level.deliver += count  # hot: set directly
         if again:
             self.redeliver += again
-            vhost.redeliver += again  # hot: written here
-            level.redeliver += again  # hot: written here
+            vhost.redeliver += again  # hot: set directly
+            level.redeliver += again  # hot: set directly
 
     def acked(self, level: DeliveryTally, count: int) -> None:
         """Count messages that the client acknowledged. HOT."""
         self.ack += count
-        self._vhost.ack += count  # hot: written here
-        level.ack += count  # hot: written here
+        self._vhost.ack += count  # hot: set directly
+        level.ack += count  # hot: set directly
 
     def fetched(self, level: DeliveryTally, *, again: bool, no_ack: bool) -> None:
         """Count a message fetched by basic.get; `again` if it was redelivered."""

@@ -152,15 +152,15 @@ class ChannelPublishes(PublishTally):
         count = stop - start
         vhost = self._vhost
         self.publish += count
-        vhost.publish += count  # hot: written here
+        vhost.publish += count  # hot: set directly
         if confirming:
             self.publish_confirm += count
-            vhost.publish_confirm += count  # hot: written here
+            vhost.publish_confirm += count  # hot: set directly
         self.routed += routed
-        vhost.routed += routed  # hot: written here
+        vhost.routed += routed  # hot: set directly
         if reached < count:
             self.drop_unroutable += count - reached
-            vhost.drop_unroutable += count - reached  # hot: written here
+            vhost.drop_unroutable += count - reached  # hot: set directly
         if headers[start] is headers[stop - 1]:
             self.sizes.count(len(bodies[start]), count)
         else:
@@ -190,4 +190,4 @@ class ChannelPublishes(PublishTally):
     def confirmed(self, count: int) -> None:
         """Count publishes that were acknowledged to the publisher. HOT."""
         self.confirm += count
-        self._vhost.confirm += count  # hot: written here
+        self._vhost.confirm += count  # hot: set directly

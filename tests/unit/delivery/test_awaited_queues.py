@@ -146,7 +146,7 @@ def test_a_backlog_on_disk_holds_publishers_only_while_much_is_read_back() -> No
     office.reader.read = lambda _stream, _slot, _then: None
     queue = office.queue("q", 2 * BUSY_MESSAGES)
     for slot in list(queue.level.manager.slots.values())[3:-1]:
-        slot.contents = None  # hot: written here
+        slot.contents = None  # hot: set directly
     office.workers.turn()
     assert queue.ready
     office.publish(queue, SHARE_ENTRIES + 1)
