@@ -10,6 +10,7 @@ import pika
 import pytest
 
 from broker.cli.control_client import ask
+from tests.broker_process import BrokerProcess
 from tests.mqtt.conftest import mqtt_port, mqtt_process
 from tests.mqtt.raw_mqtt import (
     CONNACK,
@@ -187,9 +188,33 @@ def test_deleting_a_session_queue_ends_the_connection(enter: Callable[..., RawMq
     """A client whose queue an operator deletes is told that, instead of waiting for messages that cannot come."""
     client = enter(name, properties=HOUR)
     client.send(subscribe(1, (name, 1))).expect(SUBACK)
-    channel.queue_delete(f"mqtt-subscription-{name}qos1")
-    assert client.expect(DISCONNECT)[0] == 0x98
+    queue = f"mqtt-subscription-{name}qos1"
+    channel.queue_delete(queue)
+    farewell = client.expect(DISCONNECT)
+    assert farewell[0] == 0x98
+    assert farewell.endswith(f"queue '{queue}' was deleted".encode())
     assert client.ends()
+
+
+@pytest.mark.parametrize("cause", ["drained", "revoked"])
+def test_cancelling_the_consumer_of_a_session_ends_the_connection(
+    port: int, shared_mqtt: BrokerProcess, name: str, cause: str
+) -> None:
+    """A client that may not consume any more is told so, and not that its queue was deleted."""
+    queue, folder = f"mqtt-subscription-{name}qos1", shared_mqtt.folder
+    ask(folder, "add_user", name=name, password="s3cret")
+    ask(folder, "set_permission", user=name, vhost="/", configure=".*", write=".*", read=".*")
+    with RawMqtt(port) as client:
+        present(client, connect(name, user=name, password="s3cret", properties=HOUR))
+        client.send(subscribe(1, (name, 1))).expect(SUBACK)
+        if cause == "drained":
+            ask(folder, "drain", queue=queue)
+        else:
+            ask(folder, "set_permission", user=name, vhost="/", configure=".*", write=".*", read="")
+        farewell = client.expect(DISCONNECT)
+        assert farewell[0] == 0x98
+        assert farewell.endswith(f"the consumer of queue '{queue}' was cancelled".encode())
+        assert client.ends()
 
 
 def will(name: str, body: bytes, properties: bytes = b"") -> dict[str, Any]:
