@@ -11,7 +11,7 @@ from broker.amqp.channel import Channel
 from broker.amqp.connection import Connection
 from broker.core.mqtt.faults import PacketFault
 from broker.core.publishing.message_store import Targets
-from broker.core.session.channel_confirms import NACK, ChannelConfirms
+from broker.core.session.channel_confirms import NACK, QUEUE_FULL, ChannelConfirms
 from broker.core.statistics.publish_tally import ChannelPublishes
 from broker.core.vhost import Vhost
 from broker.mqtt.packets import PUBACK, PUBREC, V5
@@ -28,16 +28,18 @@ class MqttConfirms(ChannelConfirms):
     Shapes: `_answers` contains, in order, the `packed` answers that are not sent yet, and a negative item for
         consecutive publishes at QoS 0: minus their number. `in_flight` counts the PUBACK packets among the answers.
         Since the last `expect`, `refused` contains the numbers of refused publishes, and `unrouted` counts publishes
-        that were routed to no queue.
+        that were routed to no queue. `_reason` is that of the last refusal.
     """
 
-    __slots__ = ("_answers", "_forget", "_sizes_vary", "_version", "_vhost", "in_flight", "refused", "unrouted")
+    __slots__ = ("_answers", "_forget", "_reason", "_sizes_vary", "_version", "_vhost", "in_flight", "refused",
+                 "unrouted")  # fmt: skip
 
     _forget: Callable[[list[int]], None]
 
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
         super().__init__(channel, connection, vhost, tally)
         self._answers: list[int] = []
+        self._reason = ""
         self._vhost = vhost
         self._version = V5
         self._sizes_vary = False
@@ -70,9 +72,10 @@ class MqttConfirms(ChannelConfirms):
             headers = [*headers[: stop - 1], b""]
         super().published_run(headers, bodies, start, stop, targets, stops, logged)
 
-    def refuse(self, number: int) -> None:
+    def refuse(self, number: int, reason: str = QUEUE_FULL) -> None:
         """Answer an unconfirmed publish with an error, because it was refused."""
         self.refused.append(number)
+        self._reason = reason
         super().refuse(number)
 
     def expect(self, packet_ids: list[int], qos: int, unroutable: list[bool]) -> None:
@@ -138,7 +141,7 @@ class MqttConfirms(ChannelConfirms):
         if kind == NACK:
             self._forget([answer & 0xFFFF for answer in due if answer >> OCTET_SHIFT == PUBREC])
             if due and self._version != V5:
-                fault = PacketFault(QUOTA_EXCEEDED, "a queue is full", 406)
+                fault = PacketFault(QUOTA_EXCEEDED, self._reason, 406)
                 ports = self._vhost.ports  # fail in the next turn: the committer is running
                 ports.deadlines.set((self, "refused"), ports.clock.now_ms, partial(self._connection.fail, fault))
                 return

@@ -284,7 +284,7 @@ class Publisher(Resolver):
         """Refuse one publish during an alarm, with a nack. Raises: ChannelError 406 on a channel without confirms."""
         if self.confirms.confirming:
             self.confirms.published_one(body)
-        self.detailed.refuse_last()
+        self.detailed.refuse_last(self._vhost.refusal)
         if not self.confirms.confirming:
             raise ChannelError(406, self._vhost.refusal)
 
