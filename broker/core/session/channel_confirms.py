@@ -133,8 +133,11 @@ class ChannelConfirms:
         if self.confirming and self._marks_dropped:
             self._answer_otherwise(self.published, DROPPED)
 
+    def note_unrouted(self) -> None:
+        """Do nothing, because AMQP confirms a publish that reached no queue like any other."""
+
     def refuse(self, number: int, reason: str = QUEUE_FULL) -> None:
-        """Answer an unconfirmed publish with a nack, which has no room for the reason."""
+        """Answer an unconfirmed publish with a nack, which does not state the reason."""
         self._answer_otherwise(number, NACK)
 
     def _answer_otherwise(self, number: int, kind: int) -> None:

@@ -100,6 +100,7 @@ class DetailedPublisher(ClassSession):
                     self._deadlines.next_turn(("held", connection), connection.release)
             else:
                 self._tally.reached(entry.tally, 0, dropped=True)
+                self._confirms.note_unrouted()
         elif number := self._use_number(mark, header):
             if entry.strict and mark.facts.priority >= 0:
                 entry = entry.at_priority(mark.facts.priority)
@@ -198,6 +199,8 @@ class DetailedPublisher(ClassSession):
                 returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
                 self._channel.send_return(returned, publication.original, body)
                 self._tally.returned()
+            elif nowhere:
+                self._confirms.note_unrouted()
         if publication.retainer is not None:
             publication.retainer.retain(envelope.key, header, body)
         for replies in publication.replies:
