@@ -222,6 +222,25 @@ def will(name: str, body: bytes, properties: bytes = b"") -> dict[str, Any]:
     return {"will": bytes([len(properties)]) + properties + text(name) + text(body), "will_flags": 0x0C}
 
 
+@pytest.mark.parametrize(
+    ("farewell", "published"),
+    [(packet(0xE0), False), (packet(0xE0, b"\0"), False), (packet(0xE0, b"\x04"), True), (packet(0xE0, b"\x80"), True)],
+    ids=["none", "0x00", "0x04", "0x80"],
+)
+def test_only_a_normal_disconnect_discards_the_will(
+    port: int, enter: Callable[..., RawMqtt], name: str, farewell: bytes, published: bool
+) -> None:
+    """A DISCONNECT with an error of the client publishes the will, as RabbitMQ does."""
+    reader = enter(f"{name}-r")
+    reader.send(subscribe(1, (name, 0))).expect(SUBACK)
+    with RawMqtt(port) as client:
+        client.send(connect(f"{name}-w", **will(name, b"bye"))).expect(CONNACK)
+        assert client.send(farewell).ends()
+    if published:
+        assert reader.expect(PUBLISH).endswith(b"bye")
+    reader.round_trip()
+
+
 def delayed(name: str, body: bytes, seconds: int, flags: int = 0x0C, topic: str = "w") -> dict[str, Any]:
     """Return the options of a CONNECT of a session that lasts with a delayed will."""
     properties = b"\x18" + seconds.to_bytes(4, "big") + b"\x26\0\1k\0\1v\x26\0\1k\0\1v"
