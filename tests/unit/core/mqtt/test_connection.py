@@ -7,6 +7,7 @@ from functools import partial
 
 import pytest
 
+from broker.amqp.errors import ProtocolError
 from broker.amqp.handshake import ConnectionLimits
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
@@ -114,5 +115,5 @@ def test_an_old_client_is_disconnected_for_the_reason_of_the_refusal(
         room.turn()
         room.committer.sync()
     room.turn()
-    assert machine.failure is not None
+    assert isinstance(machine.failure, ProtocolError)
     assert machine.failure.reply_text == f"PRECONDITION_FAILED - {text}"

@@ -67,14 +67,13 @@ def test_every_publishing_connection_is_known(room: Room) -> None:
 def test_an_ended_route_does_not_say_what_is_unroutable(client: Client) -> None:
     """A cached payload whose queue was unbound is resolved again."""
     declare(client, "q")
-    bound = {"queue": "q", "exchange": "amq.topic", "routing_key": "k"}
-    client.call(1, commands.Queue.Bind(**bound), commands.Queue.BindOk)
+    client.call(1, commands.Queue.Bind(queue="q", exchange="amq.topic", routing_key="k"), commands.Queue.BindOk)
     for _ in range(3):
         publish(client, "k", exchange="amq.topic")
     publisher = cast("SessionOfChannel", client.machine.channels[1].session).publisher
     (payload,) = publisher.entries
     assert not publisher.is_unroutable(payload)
-    client.call(1, commands.Queue.Unbind(**bound), commands.Queue.UnbindOk)
+    client.call(1, commands.Queue.Unbind(queue="q", exchange="amq.topic", routing_key="k"), commands.Queue.UnbindOk)
     assert publisher.is_unroutable(payload)
 
 
