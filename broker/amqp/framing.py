@@ -52,7 +52,7 @@ RUN_MAX: Final = 256
 """The most publishes in a run; the caller checks its limits between two runs."""
 RETAINED_MAX_BYTES: Final = 1024
 """The largest body that a connection retains between two publishes."""
-# Stands for bytes that have not arrived yet: no valid frame begins or ends with this octet.
+# Stands for octets that have not arrived: it equals no front of a method frame, which is longer.
 NO_BYTES: Final = b"\x00"
 NO_FRAMES: Final = -1  # as `stop_at`: no frame is returned, not even a complete one
 
@@ -132,7 +132,7 @@ class FrameCutter:
         # sizes, so one comparison of these octets often gives the header, the channel and the body's size.
         self._between = NO_BYTES
         self._header = b""
-        self._channel = 0
+        self._channel = -1  # differs from every channel until there is such a publish
         self._body_bytes = 0
         self._single: PublishRun | None = None  # the last run of one publish, for reuse
 

@@ -36,7 +36,7 @@ def encode_value(value: Any, levels: int = TABLE_NESTING_MAX) -> bytes:
             inner = _inner(levels)
             return b"A" + counted(b"".join([encode_value(one, inner) for one in value]))  # depth: levels
         case datetime():
-            return b"T" + TIMESTAMP.pack(int(value.timestamp()))
+            return encode_time(value)
         case None:
             return b"V"
         case bytearray():
@@ -87,6 +87,14 @@ def encode_number(number: int) -> bytes:
     if 0 < number <= 2 * LONG_MAX + 1:
         return b"T" + TIMESTAMP.pack(number)
     raise ValueError(f"a field table cannot hold the number {number}")
+
+
+def encode_time(time: datetime) -> bytes:
+    """Return a timestamp, in whole seconds since 1970."""
+    seconds = time.timestamp()
+    if seconds < 0:
+        raise ValueError(f"a field table cannot hold the time {time}")
+    return b"T" + TIMESTAMP.pack(int(seconds))
 
 
 def encode_decimal(number: Decimal) -> bytes:

@@ -58,16 +58,11 @@ class ServerAddress(NamedTuple):
         return re.sub(_LOGIN, r"\1@", head) + question + re.sub(_OPTION, r"\1***", options)
 
     def reason(self, error: BaseException) -> str:
-        """Return the reason for an error on one line, without the password."""
-        text = one_line(error)
-        for secret in self._secrets():
-            text = text.replace(secret, "***")
-        return text
+        """Return the reason for an error on one line, with the URL as in `shown`.
 
-    def _secrets(self) -> list[str]:
-        head, _, options = self.url.partition("?")
-        found = [match[1] for match in re.findall(_LOGIN, head)] + [match[1] for match in re.findall(_OPTION, options)]
-        return [form for secret in found if secret for form in (secret, urllib.parse.unquote(secret))]
+        Other occurrences of the password stay: a gap in a well-known text would reveal it.
+        """
+        return one_line(error).replace(self.url, self.shown)
 
 
 def quoted(*names: str) -> str:

@@ -159,6 +159,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
         weight_bytes = ENTRY_BYTES + len(name_and_key[1]) + 8 * len(destinations) + 100 * len(parts)
         if route.live and not self._insert(name_and_key, route, weight_bytes):
             route.end()
+            return Route(destinations)
         return route
 
     def _discard(self, name_and_key: tuple[str, str]) -> Route:

@@ -65,12 +65,11 @@ class RouteCache(BoundedCache[str, Route]):
                 return route
             self._discard(key)
         if not self._insert(key, route, weight_bytes):
-            route.end()
-            return route
+            return Route(destinations)
         self._credit += VISITS_PER_ADMISSION
         if self._trie is not None:
-            self._index(key, self._trie)
-        return route
+            self._index(key, self._trie)  # this may evict the route, which then has no destinations
+        return route if route.live else Route(destinations)
 
     def drop(self, key: str) -> None:
         """End the route of one key and forget the key, which is often the name of a deleted queue."""

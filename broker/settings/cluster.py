@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from typing import Final, Self
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, parse_qsl, urlsplit
 
 from pydantic import SecretStr, field_validator, model_validator
 
 from broker.settings.fields import Milliseconds, SettingsSection, checked_name, number, text
 
 SCHEMES: Final = ("postgresql", "postgres")
+WANTED: Final = "should be postgresql://user:password@host:port/database"
+SERVER: Final = re.compile(r"(\[[^]]*\]|[^]:[]*)(:\d{0,5})?")  # an address of IPv6 or a name, and a port
 SCHEMA: Final = re.compile(r"[a-z_][a-z0-9_]{0,62}")  # an identifier that SQL accepts without quotes
 
 
@@ -43,10 +45,13 @@ class Cluster(SettingsSection):
         if value:
             try:
                 parts = urlsplit(value)
+                parse_qsl(parts.query, strict_parsing=parts.query != "")
             except ValueError:
-                raise ValueError("not a URL: should be postgresql://user:password@host:port/database") from None
+                raise ValueError(f"not a URL: {WANTED}") from None
             if parts.scheme not in SCHEMES or not value.startswith(f"{parts.scheme}://"):
-                raise ValueError("should be postgresql://user:password@host:port/database")
+                raise ValueError(WANTED)
+            if is_misread(parts):
+                raise ValueError(f"not a URL: {WANTED}, with / as %2F in the password")
         return url
 
     @field_validator("node")
@@ -73,3 +78,13 @@ class Cluster(SettingsSection):
         if self.node and not self.is_on:
             raise ValueError("node is set and neither url nor url_file is (--cluster URL)")
         return self
+
+
+def is_misread(parts: SplitResult) -> bool:
+    """Return whether the password seems to contain /, ? or #, after which nothing is read as the login or the host.
+
+    Errors about such a URL would quote parts of the password.
+    """
+    login, _, hosts = parts.netloc.rpartition("@")
+    is_cut = not login and "@" in parts.path
+    return is_cut or parts.fragment != "" or not all(SERVER.fullmatch(host) for host in hosts.split(","))

@@ -8,11 +8,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import aio_pika
 import pytest
 from pamqp import commands
 
 from broker.server import BrokerServer
-from tests.in_process import running_broker
+from tests.in_process import client_of, running_broker
 from tests.raw_client import PROTOCOL_HEADER, PeerGone, RawClient
 from tests.raw_talk import connect
 
@@ -127,3 +128,22 @@ async def test_who_does_not_come_to_the_point_is_hung_up_on(tmp_path: Path) -> N
 def knock(broker: BrokerServer) -> RawClient:
     """Return a client that has sent nothing."""
     return RawClient("127.0.0.1", broker.listener.port)
+
+
+@pytest.mark.parametrize("kind", ["default", "direct", "topic", "fanout", "onward"])
+async def test_a_cache_without_room_for_a_route_loses_nothing(tmp_path: Path, kind: str) -> None:
+    """Every message of a publisher that repeats its routing key reaches the queue."""
+    published = [b"1", b"2", b"3", b"4"]
+    async with running_broker(tmp_path, routing={"cache_bytes": 0}) as broker, client_of(broker) as channel:
+        queue = await channel.declare_queue("q", auto_delete=True)
+        target = channel.default_exchange
+        if kind != "default":
+            target = await channel.declare_exchange("x", "topic" if kind == "onward" else kind, auto_delete=True)
+            bound = target
+            if kind == "onward":
+                bound = await channel.declare_exchange("y", "fanout", auto_delete=True)
+                await bound.bind(target, "#")
+            await queue.bind(bound, "q")
+        for body in published:
+            await target.publish(aio_pika.Message(body), "q")
+        assert [(await queue.get()).body for _ in published] == published

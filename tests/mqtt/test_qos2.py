@@ -12,6 +12,7 @@ import pika
 import pytest
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from broker.cli.control_client import ask
 from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
 from tests.mqtt.conftest import mqtt_port, mqtt_process
@@ -79,6 +80,33 @@ def test_reason_codes_of_mqtt_5(tmp_path: Path, name: str) -> None:
             writer.send(*[publish(f"{name}/full", b"0")] * 4, publish(f"{name}/c", b"x", 20))
             assert writer.expect(PUBACK) == b"\0\x14", "those at QoS 0 get no answer, refused or not"
         connection.close()
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("case", ["plain", "expiring", "retained", "tapped", "traced"])
+def test_a_publish_that_no_queue_gets_is_answered_with_0x10(tmp_path: Path, case: str) -> None:
+    """Publishes are told apart within one read, also those with properties and those that a tap or the trace copies."""
+    process = mqtt_process(tmp_path / "folder").start()
+    properties = b"\x02\0\0\1\0" if case == "expiring" else b""
+    flags = 1 if case == "retained" else 0
+    try:
+        if case == "tapped":
+            ask(process.folder, "tap_add", exchange="amq.topic", pattern="#")
+        elif case == "traced":
+            ask(process.folder, "set_tracing", on=True)
+        with RawMqtt(mqtt_port(process)) as writer:
+            writer.enter("writer")
+            writer.send(subscribe(1, ("b", 0))).expect(SUBACK)
+            for first in (1, 11):  # the second time, routes are cached
+                packets = [publish(topic, b"x", first + at, properties, flags) for at, topic in enumerate("abab")]
+                packets += [publish_2(topic, b"x", first + 4 + at, properties, flags) for at, topic in enumerate("ab")]
+                writer.send(*packets)
+                answers = [body for kind, body in (writer.read() for _ in range(9)) if kind & 0xF0 != PUBLISH]
+                code = {0: b"\x10", 1: b""}
+                assert answers == [bytes((0, first + at)) + code[at % 2] for at in range(6)]
+                writer.send(pubrel(first + 4), pubrel(first + 5))
+                assert [writer.expect(PUBCOMP) for _ in range(2)] == [bytes((0, first + 4)), bytes((0, first + 5))]
     finally:
         process.kill()
 

@@ -10,6 +10,7 @@ import pika
 import pytest
 
 from broker.cli.control_client import ask
+from tests.broker_process import BrokerProcess
 from tests.mqtt.conftest import mqtt_port, mqtt_process
 from tests.mqtt.raw_mqtt import (
     CONNACK,
@@ -187,14 +188,57 @@ def test_deleting_a_session_queue_ends_the_connection(enter: Callable[..., RawMq
     """A client whose queue an operator deletes is told that, instead of waiting for messages that cannot come."""
     client = enter(name, properties=HOUR)
     client.send(subscribe(1, (name, 1))).expect(SUBACK)
-    channel.queue_delete(f"mqtt-subscription-{name}qos1")
-    assert client.expect(DISCONNECT)[0] == 0x98
+    queue = f"mqtt-subscription-{name}qos1"
+    channel.queue_delete(queue)
+    farewell = client.expect(DISCONNECT)
+    assert farewell[0] == 0x98
+    assert farewell.endswith(f"queue '{queue}' was deleted".encode())
     assert client.ends()
+
+
+@pytest.mark.parametrize("cause", ["drained", "revoked"])
+def test_cancelling_the_consumer_of_a_session_ends_the_connection(
+    port: int, shared_mqtt: BrokerProcess, name: str, cause: str
+) -> None:
+    """A client that may not consume any more is told so, and not that its queue was deleted."""
+    queue, folder = f"mqtt-subscription-{name}qos1", shared_mqtt.folder
+    ask(folder, "add_user", name=name, password="s3cret")
+    ask(folder, "set_permission", user=name, vhost="/", configure=".*", write=".*", read=".*")
+    with RawMqtt(port) as client:
+        present(client, connect(name, user=name, password="s3cret", properties=HOUR))
+        client.send(subscribe(1, (name, 1))).expect(SUBACK)
+        if cause == "drained":
+            ask(folder, "drain", queue=queue)
+        else:
+            ask(folder, "set_permission", user=name, vhost="/", configure=".*", write=".*", read="")
+        farewell = client.expect(DISCONNECT)
+        assert farewell[0] == 0x98
+        assert farewell.endswith(f"the consumer of queue '{queue}' was cancelled".encode())
+        assert client.ends()
 
 
 def will(name: str, body: bytes, properties: bytes = b"") -> dict[str, Any]:
     """Return the options of a CONNECT with a will at QoS 1."""
     return {"will": bytes([len(properties)]) + properties + text(name) + text(body), "will_flags": 0x0C}
+
+
+@pytest.mark.parametrize(
+    ("farewell", "published"),
+    [(packet(0xE0), False), (packet(0xE0, b"\0"), False), (packet(0xE0, b"\x04"), True), (packet(0xE0, b"\x80"), True)],
+    ids=["none", "0x00", "0x04", "0x80"],
+)
+def test_only_a_normal_disconnect_discards_the_will(
+    port: int, enter: Callable[..., RawMqtt], name: str, farewell: bytes, published: bool
+) -> None:
+    """A DISCONNECT with an error of the client publishes the will, as RabbitMQ does."""
+    reader = enter(f"{name}-r")
+    reader.send(subscribe(1, (name, 0))).expect(SUBACK)
+    with RawMqtt(port) as client:
+        client.send(connect(f"{name}-w", **will(name, b"bye"))).expect(CONNACK)
+        assert client.send(farewell).ends()
+    if published:
+        assert reader.expect(PUBLISH).endswith(b"bye")
+    reader.round_trip()
 
 
 def delayed(name: str, body: bytes, seconds: int, flags: int = 0x0C, topic: str = "w") -> dict[str, Any]:

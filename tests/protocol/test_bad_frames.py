@@ -23,6 +23,15 @@ def test_wrong_end_octet() -> None:
     assert peer.say(CLOSE_OK) == []
 
 
+@pytest.mark.parametrize("channel", [0, 1])
+def test_wrong_end_octet_of_the_first_publish(channel: int) -> None:
+    """A publish that ends in 0 is 501, also before an octet 0xCE and on channel 0."""
+    peer = Peer().log_in().open_channel()
+    answers = peer.say(raw_frame(1, channel, b"\x00\x3c\x00\x28\x00\x00\x00\x00\x00", end=0) + b"\xce")
+    text = "FRAME_ERROR - type 1, all octets = <<0,60,0,40,0,0,0,0,0>>: {invalid_frame_end_marker,0}"
+    assert closes(answers) == [(0, 501, text)]
+
+
 @pytest.mark.parametrize("size", [131073, 1 << 31, (1 << 32) - 1])
 def test_frame_too_large(size: int) -> None:
     """A frame larger than negotiated is refused at its head, before its payload is buffered."""

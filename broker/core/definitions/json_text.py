@@ -123,9 +123,9 @@ def _check(text: str, found: Any, levels_max: int) -> None:
 def _check_levels(found: Any, levels_max: int) -> None:
     level = [found]
     for _ in range(levels_max + 1):
-        if not level:
-            return
         lists = [one.values() if isinstance(one, dict) else one for one in level if isinstance(one, (dict, list))]
+        if not lists:
+            return
         level = [inner for one in lists for inner in one]
     raise ValueError("nested too deeply")
 

@@ -9,7 +9,7 @@ from pamqp import commands
 
 from broker.amqp.channel import Channel
 from broker.core.mqtt.consumer import ClientForm, MqttConsumer
-from broker.core.mqtt.faults import PacketFault
+from broker.core.mqtt.faults import FORCED, PacketFault
 from broker.core.mqtt.packet_ids import PacketIds
 from broker.core.mqtt.retained import RetainedCopies, RetainedMessages
 from broker.core.mqtt.subscriptions import Match, Subscriptions
@@ -162,6 +162,8 @@ class MqttBasic(BasicSession):
     def consumer_cancelled(self, consumer: Consumer) -> None:
         """End the connection in the next turn, because the broker has cancelled a consumer of its session."""
         self.consumers.pop(consumer.tag, None)
-        fault = PacketFault(ADMINISTRATIVE_ACTION, f"queue '{consumer.queue.name}' was deleted", 320)
+        queue = f"queue '{consumer.queue.name}'"
+        text = f"{queue} was deleted" if consumer.queue.deleted else f"the consumer of {queue} was cancelled"
+        fault = PacketFault(ADMINISTRATIVE_ACTION, text, FORCED)
         ports = self._vhost.ports
-        ports.deadlines.set((self, "deleted"), ports.clock.now_ms, partial(self.connection.fail, fault))
+        ports.deadlines.set((self, "cancelled"), ports.clock.now_ms, partial(self.connection.fail, fault))

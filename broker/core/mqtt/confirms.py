@@ -11,7 +11,7 @@ from broker.amqp.channel import Channel
 from broker.amqp.connection import Connection
 from broker.core.mqtt.faults import PacketFault
 from broker.core.publishing.message_store import Targets
-from broker.core.session.channel_confirms import NACK, ChannelConfirms
+from broker.core.session.channel_confirms import NACK, QUEUE_FULL, ChannelConfirms
 from broker.core.statistics.publish_tally import ChannelPublishes
 from broker.core.vhost import Vhost
 from broker.mqtt.packets import PUBACK, PUBREC, V5
@@ -19,6 +19,7 @@ from broker.mqtt.reason_codes import NO_MATCHING_SUBSCRIBERS, QUOTA_EXCEEDED, SU
 
 CODE_SHIFT: Final = 16
 OCTET_SHIFT: Final = 24
+UNROUTED: Final = 82  # an answer to a publish that reached no queue; differs from NACK and DROPPED
 OCTETS: Final = (0, PUBACK, PUBREC)  # by QoS
 
 
@@ -27,23 +28,23 @@ class MqttConfirms(ChannelConfirms):
 
     Shapes: `_answers` contains, in order, the `packed` answers that are not sent yet, and a negative item for
         consecutive publishes at QoS 0: minus their number. `in_flight` counts the PUBACK packets among the answers.
-        Since the last `expect`, `refused` contains the numbers of refused publishes, and `unrouted` counts publishes
-        that were routed to no queue.
+        Since the last `expect`, `refused` contains the numbers of refused publishes. `_reason` is that of the last
+        refusal.
     """
 
-    __slots__ = ("_answers", "_forget", "_sizes_vary", "_version", "_vhost", "in_flight", "refused", "unrouted")
+    __slots__ = ("_answers", "_forget", "_reason", "_sizes_vary", "_version", "_vhost", "in_flight", "refused")
 
     _forget: Callable[[list[int]], None]
 
     def __init__(self, channel: Channel, connection: Connection, vhost: Vhost, tally: ChannelPublishes) -> None:
         super().__init__(channel, connection, vhost, tally)
         self._answers: list[int] = []
+        self._reason = ""
         self._vhost = vhost
         self._version = V5
         self._sizes_vary = False
         self.in_flight = 0
         self.refused: list[int] = []
-        self.unrouted = 0
 
     def begin(self, version: int, forget: Callable[[list[int]], None]) -> None:
         """Begin to answer in a version of MQTT. `forget` is called with the packet ids of refused QoS 2 publishes."""
@@ -65,21 +66,24 @@ class MqttConfirms(ChannelConfirms):
         stops: list[int],
         logged: int,
     ) -> None:
-        self.unrouted += stop - start - (stops[len(stops) - 1] if stops else 0)
         if self._sizes_vary and start < stop:  # the same header at both ends would mean equal sizes to the tally
             headers = [*headers[: stop - 1], b""]
         super().published_run(headers, bodies, start, stop, targets, stops, logged)
 
-    def refuse(self, number: int) -> None:
+    def note_unrouted(self) -> None:
+        """Answer the last publish as one that reached no queue."""
+        self._answer_otherwise(self.published, UNROUTED)
+
+    def refuse(self, number: int, reason: str = QUEUE_FULL) -> None:
         """Answer an unconfirmed publish with an error, because it was refused."""
         self.refused.append(number)
+        self._reason = reason
         super().refuse(number)
 
     def expect(self, packet_ids: list[int], qos: int, unroutable: list[bool]) -> None:
         """Record the packet ids of publishes that were just accepted. Shapes: `unroutable` states for each whether it
-        was routed to no queue; it is empty if all were routed, and at QoS 0.
+        was routed to no queue; it is empty if all were routed, and at QoS 0. `note_unrouted` takes precedence.
         """
-        self.unrouted = 0
         self.refused.clear()
         answers = self._answers
         count = len(packet_ids)
@@ -121,9 +125,10 @@ class MqttConfirms(ChannelConfirms):
         pieces: list[bytes] = []
         short_answers: list[int] = []  # packets without a reason code, as integers of four octets
         published = count
+        given = QUOTA_EXCEEDED if kind == NACK else NO_MATCHING_SUBSCRIBERS if kind == UNROUTED else SUCCESS
         for answer in due:
             octet = answer >> OCTET_SHIFT
-            code = QUOTA_EXCEEDED if kind == NACK else answer >> CODE_SHIFT & 0xFF
+            code = given or answer >> CODE_SHIFT & 0xFF
             if octet == PUBACK:
                 self.in_flight -= 1
             elif octet != PUBREC:
@@ -138,7 +143,7 @@ class MqttConfirms(ChannelConfirms):
         if kind == NACK:
             self._forget([answer & 0xFFFF for answer in due if answer >> OCTET_SHIFT == PUBREC])
             if due and self._version != V5:
-                fault = PacketFault(QUOTA_EXCEEDED, "a queue is full", 406)
+                fault = PacketFault(QUOTA_EXCEEDED, self._reason, 406)
                 ports = self._vhost.ports  # fail in the next turn: the committer is running
                 ports.deadlines.set((self, "refused"), ports.clock.now_ms, partial(self._connection.fail, fault))
                 return

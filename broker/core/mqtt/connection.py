@@ -60,7 +60,6 @@ from broker.mqtt.reason_codes import (
 )
 from broker.mqtt.topics import SYSTEM, split_shared
 
-WITH_WILL: Final = 0x04
 NOTHING: Final[dict[str, Any]] = {}
 NO_FRAMES: Final = FrameCutter(0)  # always empty, so all MQTT connections share it
 PROTOCOLS: Final = {V311: "MQTT 3-1-1", V5: "MQTT 5-0"}  # RabbitMQ's names
@@ -474,7 +473,7 @@ class MqttConnection(Connection):
             if not session.expiry_s:
                 raise PacketError(PROTOCOL_ERROR, "a DISCONNECT cannot extend a session whose expiry is 0")
             carry_out(partial(session.renew_expiry, min(expiry_s, self._context.settings.session_expiry_max_s)))
-        if packet.reason_code != WITH_WILL:
+        if packet.reason_code == SUCCESS:
             self._will = None
         self.orderly = self.drained = True
         self.finish()

@@ -165,11 +165,12 @@ class MqttPublisher:
             if len(body) > largest_bytes:
                 largest_bytes = len(body)
         run = AmqpRun(0, payloads, headers, bodies, largest_bytes)
+        publisher = self._session.publisher
+        dropped = publisher.tally.drop_unroutable
         taken = self._channel.accept_run(run) if qos < 2 else self._accept_once(run, packet_ids)
         unroutable: list[bool] = []
-        unrouted = self._confirms.unrouted
+        unrouted = publisher.tally.drop_unroutable - dropped
         if qos and unrouted:
-            publisher = self._session.publisher
             unroutable = [unrouted == taken or publisher.is_unroutable(payload) for payload in payloads[:taken]]
         self._confirms.expect(packet_ids[:taken], qos, unroutable)
         return taken

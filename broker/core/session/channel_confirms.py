@@ -15,6 +15,7 @@ from broker.core.vhost import Vhost
 ACK: Final = 80
 NACK: Final = 120
 DROPPED: Final = 81  # an ack of a duplicate, which was dropped because its number was already used
+QUEUE_FULL: Final = "a queue is full"
 _CONFIRM: Final = Struct(">BHIHHQBB")  # basic.ack, basic.nack: type, channel, size, class, method, tag, bits, frame end
 # RabbitMQ sets this bit in every nack, where it has no meaning for a publisher. In an ack it marks a duplicate; it is
 # sent only to clients with the capability.
@@ -132,8 +133,11 @@ class ChannelConfirms:
         if self.confirming and self._marks_dropped:
             self._answer_otherwise(self.published, DROPPED)
 
-    def refuse(self, number: int) -> None:
-        """Answer an unconfirmed publish with a nack, because it was refused."""
+    def note_unrouted(self) -> None:
+        """Do nothing, because AMQP confirms a publish that reached no queue like any other."""
+
+    def refuse(self, number: int, reason: str = QUEUE_FULL) -> None:
+        """Answer an unconfirmed publish with a nack, which does not state the reason."""
         self._answer_otherwise(number, NACK)
 
     def _answer_otherwise(self, number: int, kind: int) -> None:

@@ -25,7 +25,7 @@ from broker.core.publishing.retainer import check_retained
 from broker.core.publishing.sequences import BLOCK_SHIFT
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import REJECT_PUBLISH
-from broker.core.session.channel_confirms import ChannelConfirms
+from broker.core.session.channel_confirms import QUEUE_FULL, ChannelConfirms
 from broker.core.session.class_session import ClassSession
 from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication, as_delivered, check_user_id, republish
@@ -100,6 +100,7 @@ class DetailedPublisher(ClassSession):
                     self._deadlines.next_turn(("held", connection), connection.release)
             else:
                 self._tally.reached(entry.tally, 0, dropped=True)
+                self._confirms.note_unrouted()
         elif number := self._use_number(mark, header):
             if entry.strict and mark.facts.priority >= 0:
                 entry = entry.at_priority(mark.facts.priority)
@@ -171,8 +172,8 @@ class DetailedPublisher(ClassSession):
             self._wait_for_original(publication.producer, publication.sequence)
             return
         header, body, envelope = publication.header, publication.body, publication.envelope
-        if publication.retainer is not None and self._lack_of_room(publication):
-            self.refuse_last()
+        if publication.retainer is not None and (lack := self._lack_of_room(publication)):
+            self.refuse_last(lack)
             return
         queues = [queue for queue in publication.queues if not queue.deleted]
         message = new_message(envelope, header, body, publication.facts, self._clock.now_ms, len(queues))
@@ -198,6 +199,8 @@ class DetailedPublisher(ClassSession):
                 returned = BasicReturn(312, "NO_ROUTE", envelope.exchange, envelope.key)
                 self._channel.send_return(returned, publication.original, body)
                 self._tally.returned()
+            elif nowhere:
+                self._confirms.note_unrouted()
         if publication.retainer is not None:
             publication.retainer.retain(envelope.key, header, body)
         for replies in publication.replies:
@@ -223,12 +226,12 @@ class DetailedPublisher(ClassSession):
         assert retainer is not None
         return retainer.lack_of_room(publication.envelope.key, len(publication.header), len(publication.body))
 
-    def refuse_last(self, *, kept: bool = False) -> None:
+    def refuse_last(self, reason: str = QUEUE_FULL, *, kept: bool = False) -> None:
         """Answer the last publish with a nack. Without confirms, count it as lost and log the first loss of the
         connection, unless the message is `kept` as a dead letter.
         """
         if self._confirms.confirming:
-            self._confirms.refuse(self._confirms.published)
+            self._confirms.refuse(self._confirms.published, reason)
         elif not kept:
             self._tally.lose()
             name, given = self._session.name, self._session.connection.client_properties.get("connection_name")

@@ -284,7 +284,7 @@ class Publisher(Resolver):
         """Refuse one publish during an alarm, with a nack. Raises: ChannelError 406 on a channel without confirms."""
         if self.confirms.confirming:
             self.confirms.published_one(body)
-        self.detailed.refuse_last()
+        self.detailed.refuse_last(self._vhost.refusal)
         if not self.confirms.confirming:
             raise ChannelError(406, self._vhost.refusal)
 
@@ -301,8 +301,10 @@ class Publisher(Resolver):
         return partial(republish, self._session, self._number, publish)
 
     def is_unroutable(self, payload: bytes) -> bool:
-        """Return whether publishes with this payload are known to reach no queue. Raises: as `publish`."""
-        return (self.entries.get(payload) or self.resolve(payload)).nowhere
+        """Return whether publishes in a run with this payload reach no queue except of taps. Raises: as `publish`."""
+        known = self.entries.get(payload)
+        entry = known if known is not None and known.route.live else self.resolve(payload)
+        return entry.nowhere or (entry.straight and not entry.reach)
 
     def examine(self, payload: bytes, header: bytes, body: bytes) -> Publication:
         """Check a publish now, and return it for a later `send`. Raises: as `publish`."""

@@ -56,7 +56,17 @@ def test_what_is_written_is_read() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [1 << 64, -(1 << 63) - 1, Decimal(-1), Decimal("1E+2"), Decimal("NaN"), Decimal(1 << 32), object(), {"x" * 256: 1}],
+    [
+        1 << 64,
+        -(1 << 63) - 1,
+        Decimal(-1),
+        Decimal("1E+2"),
+        Decimal("NaN"),
+        Decimal(1 << 32),
+        datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC),
+        object(),
+        {"x" * 256: 1},
+    ],
 )
 def test_what_a_table_cannot_hold(value: Any) -> None:
     """A value that no type can hold is refused, never cut."""

@@ -81,6 +81,11 @@ def test_file_that_cannot_be_used_is_one_line(tmp_path: Path, content: str | Non
         (["--cluster", "mysql://u:hush@h/d"], "--cluster: should be postgresql://user:password@host:port/database"),
         (["--cluster", "postgresql:/hush"], "--cluster: should be postgresql://user:password@host:port/database"),
         (["--cluster", "postgres://u:hush@["], "--cluster: not a URL"),
+        (["--cluster", "postgres://u:hush/hush@h/d"], "--cluster: not a URL"),
+        (["--cluster", "postgres://u:1/hush@h/d"], "--cluster: not a URL"),
+        (["--cluster", "postgres://u:1?hush@h/d"], "--cluster: not a URL"),
+        (["--cluster", "postgres://u:1#hush@h/d"], "--cluster: not a URL"),
+        (["--cluster", "postgres://u:hush@h:port/d"], "--cluster: not a URL"),
         (["--cluster", URL], "cluster: node is missing"),
         (["--node", "a"], "cluster: node is set and neither url nor url_file is"),
         (["--cluster", URL, "--cluster-file", "f", "--node", "a"], "cluster: only one of url and url_file can be set"),
@@ -97,6 +102,21 @@ def test_flags_that_cannot_be_used_are_one_line(words: list[str], line: str) -> 
     [problem] = caught.value.problems
     assert problem.startswith(line)
     assert "hush" not in problem
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgres://u:p%2F@a:1,b:2/d?sslmode=require",
+        "postgresql://u:p@ss@[::1]:5432/d",
+        "postgresql:///d?host=/run&user=me@site",
+        "postgresql://%2Frun:5432/d%40e",
+        "postgresql://u@h/d@e",
+    ],
+)
+def test_what_the_driver_reads_is_taken(url: str) -> None:
+    """Several servers, addresses of IPv6, sockets and options are allowed."""
+    assert settings_of("--cluster", url, "--node", "a").cluster.url.get_secret_value() == url
 
 
 @pytest.mark.parametrize("name", ["Slotmq", "1st", "pg_toast", "a-b", ""])

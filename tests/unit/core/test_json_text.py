@@ -66,9 +66,11 @@ def test_what_could_not_be_written_again_is_refused(read: Callable[[bytes], Any]
         read(octets)
 
 
-def test_levels_are_limited(read: Callable[[bytes], Any]) -> None:
-    """Whatever writes a value again, such as a field table, has a limit of its own."""
-    within, beyond = ["[" * levels + "]" * levels for levels in (LEVELS_MAX, LEVELS_MAX + 1)]
+@pytest.mark.parametrize("inner", ["", "1", '"["', '"[", {}', '{"a": 1}, []'])
+def test_levels_are_limited(read: Callable[[bytes], Any], inner: str) -> None:
+    """Arrays and objects are levels; numbers and texts are none, whatever brackets the whole text contains."""
+    outer_levels = LEVELS_MAX - ("{" in inner)
+    within, beyond = ["[" * levels + inner + "]" * levels for levels in (outer_levels, outer_levels + 1)]
     assert json.dumps(read(within.encode())) == within
     assert len(read(f"[{'[],' * 1000}[]]".encode())) == 1001
     with pytest.raises(ValueError, match="nested too deeply"):

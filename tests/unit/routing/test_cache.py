@@ -100,3 +100,14 @@ def test_evicted_composites_are_forgotten_by_their_parts() -> None:
     assert list(part.dependents) == list(cache.entries.values())
     part.end()
     assert not any(route.live for route in cache.entries.values())
+
+
+def test_a_composite_beyond_the_limit_is_used_once() -> None:
+    """It has its destinations, is not live, and its parts do not refer to it."""
+    cache = CompositeCache(CacheLimits(cache_bytes=0))
+    part = Route((), live=True)
+    for _ in range(3):
+        route = cache.offer(("x", "k"), ("q",), [part])
+        assert not route.live
+        assert route.destinations == ("q",)
+    assert part.dependents is None

@@ -71,8 +71,11 @@ def test_bytes_are_bounded() -> None:
             assert cache.used_bytes <= limits.cache_bytes
     held = len(cache.entries)
     assert 0 < held < 20
-    cache.offer("wide", ("q",) * 10_000)
-    assert not cache.offer("wide", ("q",) * 10_000).live
+    wide = ("q",) * 10_000
+    for _ in range(2):
+        route = cache.offer("wide", wide)
+    assert not route.live
+    assert route.destinations == wide
     assert len(cache.entries) == held
 
 
@@ -80,7 +83,9 @@ def test_no_entries_at_all() -> None:
     """A cache of size zero is off."""
     cache = RouteCache(CacheLimits(entries=0))
     for _ in range(5):
-        assert not cache.offer("k", ("q",)).live
+        route = cache.offer("k", ("q",))
+        assert not route.live
+        assert route.destinations == ("q",)
 
 
 def test_one_off_keys_end_in_the_bypass() -> None:
@@ -188,7 +193,9 @@ def test_a_touched_key_that_outgrows_the_bound_goes() -> None:
     cache = RouteCache(limits)
     warm(cache, ["a.0", "a.1", "b"])
     change(cache, "a.*")
-    assert not cache.offer("a.0", ("q",) * 1000).live
+    wide = cache.offer("a.0", ("q",) * 1000)
+    assert not wide.live
+    assert wide.destinations == ("q",) * 1000
     assert "a.0" not in cache.entries
     assert cache.offer("a.1", ("q",) * 320).live
     assert cache.used_bytes <= limits.cache_bytes
@@ -214,6 +221,17 @@ def test_the_trie_counts() -> None:
     assert cache.used_bytes == plain_bytes + ENTRY_BYTES + 3 + 8 + 3 * KEY_BYTES + 2 * NODE_BYTES
     cache.drop_all()
     assert cache.used_bytes == 0
+
+
+def test_a_route_that_the_trie_leaves_no_room_for_has_its_destinations() -> None:
+    """A route that fits into the cache, but not together with its key in the trie, is used once."""
+    cache = RouteCache(CacheLimits(cache_bytes=ENTRY_BYTES + KEY_BYTES))
+    warm(cache, ["a"])
+    change(cache, "x.*")
+    route = warm(cache, ["b"])["b"]
+    assert not route.live
+    assert route.destinations == ("q",)
+    assert (len(cache.entries), cache.used_bytes) == (0, 0)
 
 
 @pytest.mark.parametrize("tail", ["", ".a" * 60])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import pytest
 
+from broker.amqp.errors import ProtocolError
 from broker.amqp.handshake import ConnectionLimits
 from broker.core.auth.logins import Logins
 from broker.core.auth.peer import Peer
@@ -17,6 +19,7 @@ from broker.core.mqtt.context import INTERVAL_MS, MqttClients, MqttContext
 from broker.core.mqtt.mapping import MessageMapping
 from broker.core.mqtt.retained import RetainedMessages
 from broker.core.mqtt.session import MqttSessionOfConnection
+from broker.core.publishing.publish_entry import WIDE_QUEUES
 from broker.settings.mqtt import Mqtt
 from tests.counting_taker import CountingTaker
 from tests.mqtt.raw_mqtt import connect, publish, subscribe
@@ -29,7 +32,7 @@ def context() -> MqttContext:
     return MqttContext(Mqtt(), MessageMapping(64), MqttClients(), RetainedMessages, default_vhost="/", qos_max=2)
 
 
-def entered(room: Room, context: MqttContext, client_id: str = "client") -> MqttConnection:
+def entered(room: Room, context: MqttContext, client_id: str = "client", version: int = 5) -> MqttConnection:
     """Return the connection of a client that has logged in."""
     users = Users([GUEST])
     permissions = Permissions(users)
@@ -42,7 +45,7 @@ def entered(room: Room, context: MqttContext, client_id: str = "client") -> Mqtt
         peer=Peer("127.0.0.1"),
     )
     machine = MqttConnection(session, ConnectionLimits(), CountingTaker(), lambda *_: None, context, ["PLAIN"])
-    machine.feed(connect(client_id))
+    machine.feed(connect(client_id, version))
     return machine
 
 
@@ -66,3 +69,51 @@ def test_later_subscriptions_do_not_delay_the_figures_of_others(room: Room, cont
         other.feed(subscribe(1, ("$SYS/broker/uptime", 0)))
         room.turn(INTERVAL_MS // 2)
         assert level.published == 1 + half // 2
+
+
+def full_queue(room: Room, context: MqttContext) -> None:
+    """Let a queue get every message and refuse all but one."""
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish"}
+    room.vhost.queues.declare("full", arguments=arguments)
+    room.vhost.bindings.bind("full", "amq.topic", "#")
+    room.enter().publish("amq.topic", "first")
+
+
+def alarm(room: Room, context: MqttContext) -> None:
+    """Let the vhost refuse publishes."""
+    room.vhost.set_limits({"max-blocked-seconds": 0})
+    room.vhost.set_alarm("low on disk")
+
+
+def last_place(room: Room, context: MqttContext) -> None:
+    """Let another client use the last place for a retained message while a wide publish waits for its turn."""
+    for number in range(WIDE_QUEUES):
+        room.vhost.queues.declare(f"q{number}")
+        room.vhost.bindings.bind(f"q{number}", "amq.topic", "#")
+    entered(room, context, "other").feed(publish("other", b"first", 1, flags=1))
+
+
+@pytest.mark.parametrize(
+    ("cause", "text"),
+    [
+        (full_queue, "a queue is full"),
+        (alarm, "low on disk: the message was not accepted, publish it again later"),
+        (last_place, "1 messages are retained: mqtt.retained_max allows no more"),
+    ],
+)
+def test_an_old_client_is_disconnected_for_the_reason_of_the_refusal(
+    room: Room, cause: Callable[[Room, MqttContext], None], text: str
+) -> None:
+    """MQTT 3.1.1 cannot answer a publish that is refused, so the log says why the connection ends."""
+    context = MqttContext(
+        Mqtt(retained_max=1), MessageMapping(64), MqttClients(), RetainedMessages, default_vhost="/", qos_max=2
+    )
+    machine = entered(room, context, version=4)
+    cause(room, context)
+    machine.feed(publish("t", b"refused", 1, None, flags=1))
+    for _ in range(3):
+        room.turn()
+        room.committer.sync()
+    room.turn()
+    assert isinstance(machine.failure, ProtocolError)
+    assert machine.failure.reply_text == f"PRECONDITION_FAILED - {text}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pamqp import commands
 
+from broker.core.session.channel import SessionOfChannel
 from tests.stored_record import decode_message
 from tests.unit.core.room import Client, Room
 from tests.unit.core.session.publishing import confirms, declare, publish, ready
@@ -61,6 +62,19 @@ def test_every_publishing_connection_is_known(room: Room) -> None:
     publish(second, "q")
     assert second.session.publishing
     assert ready(room, "q") == [4]
+
+
+def test_an_ended_route_does_not_say_what_is_unroutable(client: Client) -> None:
+    """A cached payload whose queue was unbound is resolved again."""
+    declare(client, "q")
+    client.call(1, commands.Queue.Bind(queue="q", exchange="amq.topic", routing_key="k"), commands.Queue.BindOk)
+    for _ in range(3):
+        publish(client, "k", exchange="amq.topic")
+    publisher = cast("SessionOfChannel", client.machine.channels[1].session).publisher
+    (payload,) = publisher.entries
+    assert not publisher.is_unroutable(payload)
+    client.call(1, commands.Queue.Unbind(queue="q", exchange="amq.topic", routing_key="k"), commands.Queue.UnbindOk)
+    assert publisher.is_unroutable(payload)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
