@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SLICE: Final = 150  # slots per turn of the loop, about 0.4 ms; a level counts as a slot
 CHANGES_AT_ONCE: Final = 500  # topology changes that a thread encodes in less than a millisecond
+TOGETHER: Final = 2  # sealed slots that are captured in one step with the slots that still grow
+PASSES_MAX: Final = 10  # over a level, each for the slots that were sealed during the one before
 WRITE_COST: Final = 20  # a write to a queue log counts as this many slots
 ENTRIES_PER_SLOT: Final = 20  # this many entries of a write count as one slot
 # A checkpoint is due when replaying the log takes longer than writing a checkpoint: after the larger of
@@ -131,15 +133,19 @@ class Checkpointer:
         """
         manager = level.manager
         states: list[SlotState] = []
-        sealed = [slot for slot in manager.slots.values() if slot.fill is Fill.SEALED]
-        for slot in sealed:
-            await self._turn(0)
-            if slot.tenure is not Tenure.DELETED:
-                states.append(self._slot_state(level, slot))
+        end = 0
+        for _ in range(PASSES_MAX):
+            sealed = [slot for slot in manager.slots.values() if slot.fill is Fill.SEALED and slot.first >= end]
+            if len(sealed) <= TOGETHER:
+                break
+            for slot in sealed:
+                await self._turn(0)
+                if slot.tenure is not Tenure.DELETED:
+                    states.append(self._slot_state(level, slot))
+            end = sealed[-1].end
         await self._turn(0)
         if level.deleted:
             return None
-        end = sealed[-1].end if sealed else 0
         rest = [slot for slot in manager.slots.values() if slot.first >= end and slot.length]
         states.extend([self._slot_state(level, slot) for slot in rest])
         self._left -= 1

@@ -13,8 +13,11 @@ from pamqp import commands
 from broker.amqp.content_header import facts_of
 from broker.core.message.message import Envelope, Message
 from broker.core.publishing.publish_entry import WIDE_QUEUES
+from broker.core.queue.level import Level
 from broker.delivery import checkpointer
 from broker.server import BrokerServer
+from broker.slots.slot import Slot
+from broker.store.checkpoint import SlotState
 from tests.in_process import queue_of
 from tests.raw_client import RawClient
 from tests.raw_talk import connect, consume, declare, get, mortal_broker, publish, talk
@@ -79,6 +82,41 @@ async def test_what_happens_between_two_slices_is_replayed(tmp_path: Path, monke
             assert await talk(broker, consume, client, "first", 6) == bodies(1, 2, 3, 4, 10, 11)
             assert await talk(broker, consume, client, "second", 2) == bodies(7, 12)
             assert await talk(broker, consume, client, "third", 2) == bodies(30, 31)
+
+
+async def test_slots_sealed_during_a_checkpoint_are_captured_in_slices_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One step writes the entries of a few slots, however many are sealed between the first slice and the last."""
+    monkeypatch.setattr(checkpointer, "SLICE", 1)
+    async with mortal_broker(tmp_path, SLOTS, crash=True) as broker:
+        engine = broker.engines["/"]
+        queue = engine.vhost.queues.declare("q", durable=True)
+        steps = [0]  # the slots captured in each
+        slot_state = engine.checkpointer._slot_state
+
+        def publish_some(count: int) -> None:
+            for _ in range(count):
+                message = Message(Envelope("", "q"), PERSISTENT, b"body", 1, facts_of(PERSISTENT), broker.turn.now_ms)
+                engine.vhost.poster.post(message, [queue])
+
+        def between() -> None:
+            steps.append(0)
+            if sum(steps) == 5:
+                publish_some(100)
+
+        def counted(level: Level, slot: Slot) -> SlotState:
+            steps[-1] += 1
+            return slot_state(level, slot)
+
+        engine.checkpointer._shorten = between
+        engine.checkpointer._slot_state = counted  # type: ignore[method-assign]
+        publish_some(21)
+        await engine.checkpointer.take()
+        assert sum(steps) == 61
+        assert max(steps) <= 1 + checkpointer.TOGETHER
+    async with mortal_broker(tmp_path, SLOTS) as broker:
+        assert queue_of(broker, "q").ready == 121
 
 
 async def test_a_message_on_its_way_into_very_many_queues_survives_a_checkpoint(tmp_path: Path) -> None:
