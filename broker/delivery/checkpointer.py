@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
+from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from broker.core.durable_topology import TopologySnapshot
@@ -20,7 +21,7 @@ from broker.delivery.committer import EngineCommitter
 from broker.delivery.pager import Pager
 from broker.event_log import get_logger
 from broker.slots.slot import Slot
-from broker.slots.states import Fill, Tenure
+from broker.slots.states import Tenure
 from broker.store.checkpoint import Checkpoint, QueueState, SlotState
 from broker.store.spill import is_spilled
 from broker.store.store import VhostStore
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 SLICE: Final = 150  # slots per turn of the loop, about 0.4 ms; a level counts as a slot
 CHANGES_AT_ONCE: Final = 500  # topology changes that a thread encodes in less than a millisecond
-TOGETHER: Final = 2  # sealed slots that are captured in one step with the slots that still grow
+TOGETHER: Final = 3  # slots that are captured in one step, among them the one that grows
 PASSES_MAX: Final = 10  # over a level, each for the slots that were sealed during the one before
 WRITE_COST: Final = 20  # a write to a queue log counts as this many slots
 ENTRIES_PER_SLOT: Final = 20  # this many entries of a write count as one slot
@@ -133,21 +134,20 @@ class Checkpointer:
         """
         manager = level.manager
         states: list[SlotState] = []
-        end = 0
+        slots, end = list(manager.slots.values()), 0
         for _ in range(PASSES_MAX):
-            sealed = [slot for slot in manager.slots.values() if slot.fill is Fill.SEALED and slot.first >= end]
-            if len(sealed) <= TOGETHER:
-                break
-            for slot in sealed:
+            for slot in slots[:-1]:  # the last one grows
                 await self._turn(0)
                 if slot.tenure is not Tenure.DELETED:
                     states.append(self._slot_state(level, slot))
-            end = sealed[-1].end
+            end = slots[-1].first if slots else end  # a deleted level has none
+            slots = _slots_from(level, end)
+            if len(slots) <= TOGETHER:
+                break
         await self._turn(0)
         if level.deleted:
             return None
-        rest = [slot for slot in manager.slots.values() if slot.first >= end and slot.length]
-        states.extend([self._slot_state(level, slot) for slot in rest])
+        states.extend([self._slot_state(level, slot) for slot in _slots_from(level, end) if slot.length])
         self._left -= 1
         return QueueState(level.number, manager.next_id, states)
 
@@ -165,6 +165,12 @@ class Checkpointer:
             size_bytes=slot.bytes,
             redelivered=slot.recovered,
         )
+
+
+def _slots_from(level: Level, first: int) -> list[Slot]:
+    """Return the slots of a level that begin at an id or later, in ascending order. Cost: O(slots returned)."""
+    newest_first = takewhile(lambda slot: slot.first >= first, reversed(level.manager.slots.values()))
+    return list(newest_first)[::-1]
 
 
 def _durable_levels(topology: TopologySnapshot) -> Iterator[Level]:
