@@ -131,7 +131,7 @@ class Firehose:
         self._tell(Passage(*origin, envelope.exchange, envelope.exchange, keys, header, body, names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:
-        """Copy messages that were sent to a consumer. Shapes: `passing` pairs each with whether it is redelivered."""
+        """Copy messages sent to a consumer. Shapes: `passing` pairs each message with whether it is redelivered."""
         client = cast("TracedClient", consumer.connection.session)
         for message, redelivered in passing:
             self.delivered(client, consumer.session.number, consumer.queue, message, redelivered=redelivered)

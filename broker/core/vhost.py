@@ -1,4 +1,4 @@
-"""A vhost: its parts, and how they are connected. Sessions call the parts; a vhost knows no frames or permissions."""
+"""A vhost: its parts, and how they are connected. Sessions call the parts; frames and rights are handled elsewhere."""
 
 from __future__ import annotations
 

@@ -27,8 +27,8 @@ class MqttConfirms(ChannelConfirms):
 
     Shapes: `_answers` contains, in order, the `packed` answers that are not sent yet, and a negative item for
         consecutive publishes at QoS 0: minus their number. `in_flight` counts the PUBACK packets among the answers.
-        Since the last `expect`, `refused` contains the numbers of refused publishes, and `unrouted` counts publishes
-        that were routed to no queue.
+        `refused` contains the numbers of the publishes refused since the last `expect`, and `unrouted` is the
+        number of publishes routed to no queue since then.
     """
 
     __slots__ = ("_answers", "_forget", "_sizes_vary", "_version", "_vhost", "in_flight", "refused", "unrouted")
@@ -66,7 +66,7 @@ class MqttConfirms(ChannelConfirms):
         logged: int,
     ) -> None:
         self.unrouted += stop - start - (stops[len(stops) - 1] if stops else 0)
-        if self._sizes_vary and start < stop:  # the same header at both ends would mean equal sizes to the tally
+        if self._sizes_vary and start < stop:  # the tally would assume equal sizes if both ends had the same header
             headers = [*headers[: stop - 1], b""]
         super().published_run(headers, bodies, start, stop, targets, stops, logged)
 

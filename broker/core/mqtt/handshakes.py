@@ -144,7 +144,7 @@ class ClientHandshakes:
     def leave(self) -> None:
         """Start the expiry of the handshakes, or drop them: the client has disconnected."""
         self._handshakes.leave(self._client_id, self._session.expiry_s)
-        del self._session  # whose confirms refer to this object: without the cycle, no garbage collection is needed
+        del self._session  # its confirms refer to this object: break the cycle, so that it needs no garbage collection
 
     # -- publishes of the client --------------------------------------------------------------------------------------
 

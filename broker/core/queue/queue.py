@@ -298,7 +298,7 @@ class Queue(QueueHead):
         return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
 
     def repeats(self, message: Message) -> bool:
-        """Return whether the queue has a message with this deduplication header; if so, count this one as dropped."""
+        """Return whether a queued message has the same deduplication header; if so, count `message` as dropped."""
         digest = self.digest(message)
         if digest is None:
             return False

@@ -171,8 +171,8 @@ class Publisher(Resolver):
         """Publish messages with equal properties from index `start` on, and return the index of the first that was not
         published. HOT.
 
-        The store accepts plain messages with one call. The run may end early, such as after a message that needs a
-        detailed check.
+        The store accepts plain messages with one call. The run may end early, for instance after a message that
+        needs a detailed check.
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; earlier messages are published.
         """
         facts = self._channel.facts

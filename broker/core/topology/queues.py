@@ -32,7 +32,7 @@ class Queues(dict[str, Queue]):
     operators have paused, also of queues that do not exist.
 
     Invariant: the journal decides each change of a queue before it is made. `next_number` is higher than every number
-        that a level of a queue ever had, without the bits above QUEUE_NUMBERS.
+        that a level of a queue ever had, ignoring the bits above QUEUE_NUMBERS.
     """
 
     def __init__(
