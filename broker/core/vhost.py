@@ -199,7 +199,7 @@ class Vhost:
         self._decide_refusal()
 
     def set_alarm(self, reason: str) -> None:
-        """Set the reason for an alarm that blocks publishers, or an empty one when it ends."""
+        """Set the reason for an alarm that blocks publishers; an empty string ends the alarm."""
         self._alarm = reason
         self._decide_refusal()
 

@@ -50,7 +50,7 @@ class ConsumerRing:
     served, not on their total number.
 
     A single active consumer remains active until it is removed or yields: in a ring that `yields`, it receives nothing
-    more once a consumer with a higher priority is added, and the latter becomes active when the former has no unacked
+    more once a consumer with a higher priority is added, and is replaced by that consumer once it has no unacked
     messages.
     Invariant: if there are several consumers, each is on the ring of its priority or parked; a lone one needs no ring.
     Source: RabbitMQ 4.0, quorum queues.
@@ -255,7 +255,7 @@ class ConsumerRing:
 
     def _is_yielding(self) -> bool:
         """Return whether the active consumer is yielding, and so receives nothing more. Once it has no unacked
-        messages, the other consumer becomes active.
+        messages, the consumer to which it yields becomes active.
         """
         if self._rival is None or self._active is None:
             return False

@@ -1,6 +1,6 @@
 """A level of a queue: dense message ids, a slot manager, and a number in the store.
 
-A queue has one level, or one per priority, and another one if it holds messages until they are due. A level settles,
+A queue has one level, or one per priority, and a holding level if messages wait until they are due. A level settles,
 requeues and dead-letters delivered messages, and logs these changes.
 """
 

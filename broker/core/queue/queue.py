@@ -145,7 +145,7 @@ class Queue(QueueHead):
 
     def fits(self, sizes: Sequence[int]) -> bool:
         """Return whether a queue that rejects publishes has room for messages with bodies of these sizes. A queue whose
-        consumers have room counts as having room.
+        consumers have room always has room.
         """
         if self.consumers.able():
             return True

@@ -26,7 +26,7 @@ from broker.core.session.queue import QueueSession
 from broker.core.session.tx import TxSession
 from broker.core.vhost import Vhost
 
-AHEAD_MAX: Final = 100  # at most this many methods are postponed together with the one before them
+AHEAD_MAX: Final = 100  # at most this many methods are postponed together with the method before them
 DELIVERIES_PER_UNIT: Final = 10  # deliveries for one unit of the method budget
 
 

@@ -62,7 +62,7 @@ class Resolver(ClassSession):
                 return known
         cache = self._cache
         try:
-            at = 7 + payload[6]  # the position of the routing key, which the flags follow
+            at = 7 + payload[6]  # the position of the routing key; the flags are after it
             target = cache.exchanges.get(payload[6:at])
             if (
                 target is None

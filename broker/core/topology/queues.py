@@ -256,7 +256,7 @@ class Queues(dict[str, Queue]):
             _log.error("poisoned.dropped", vhost=self._parts.vhost_name, queue=name, reason=str(error))
 
     def consumer_left(self, queue: Queue) -> bool:
-        """Delete a queue if it is auto-delete and has lost its last consumer, and return whether that is so."""
+        """Delete a queue and return True if it is auto-delete and has lost its last consumer; else return False."""
         unused = queue.auto_delete and queue.had_consumers and not queue.consumers
         if not unused or self.get(queue.name) is not queue:
             return False
