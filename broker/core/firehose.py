@@ -172,7 +172,7 @@ class Firehose:
             self._poster.post(message, queues)
 
     def _header(self, passage: Passage) -> bytes:
-        """Return the content header of a copy, which describes the message in the headers that RabbitMQ uses."""
+        """Return the content header of a copy; its headers describe the message as RabbitMQ's do."""
         entries = [
             encode_entry("exchange_name", passage.exchange),
             encode_entry("routing_keys", list(passage.keys)),

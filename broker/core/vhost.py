@@ -204,8 +204,8 @@ class Vhost:
         self._decide_refusal()
 
     def _decide_refusal(self) -> None:
-        """Refuse publishes during an alarm if the vhost must not block connections. Then drop the caches, because
-        cached publishes are not checked.
+        """Refuse publishes during an alarm if the vhost must not block connections. Drop the caches when that begins
+        and when it ends, because cached publishes are not checked.
         """
         refuses = self._alarm != "" and self.limits.blocked_max_s == 0
         if refuses or self.refusal:

@@ -179,7 +179,7 @@ class Logins:
         protocol: str = AMQP,
     ) -> None:
         """Call `then` with the user that a response authenticates, or with the refusal, now or after computing a hash.
-        `is_gone` returns whether the client has disconnected, so that no hash need be computed.
+        `is_gone` returns whether the client has disconnected: then no hash is computed.
         Source: RabbitMQ's texts.
         """
         if peer.inside:

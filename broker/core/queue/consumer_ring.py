@@ -204,9 +204,9 @@ class ConsumerRing:
 
     def next(self, ready: int) -> list[RingMember]:
         """Return the consumers that share the next messages, in the order of their turns: those with room, of the
-        highest priority that has any, and not more than the `ready` messages need. If the backlog is long, each gets
-        several consecutive messages, which saves writes. If several consumers are returned, the caller must call
-        `served` with the last one that got a message.
+        highest priority with such a consumer, and no more than the `ready` messages need. If the backlog is long,
+        each gets several consecutive messages, which saves writes. If several consumers are returned, the caller must
+        call `served` with the last one that got a message.
         Cost: O(priorities, and consumers returned and parked).
         """
         if self.paused or self._is_yielding():

@@ -354,7 +354,7 @@ class Level:
         heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
-        """Requeue returned messages of the first slot, all of them failed or none, and return the cost in units."""
+        """Requeue returned messages of the first slot, either all failed or none, and return the cost in units."""
         returning = self.returning
         first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]
