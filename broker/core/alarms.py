@@ -18,7 +18,7 @@ ADVICE: Final[dict[Kind, str]] = {
 }
 C = TypeVar("C", bound=Hashable)
 
-CLEAR_DIVISOR: Final = 10  # an alarm ends a tenth of the limit from where it begins, so that it does not flap
+CLEAR_DIVISOR: Final = 10  # an alarm clears a tenth of the limit away from where it is raised, to avoid flapping
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +100,8 @@ class Alarms(Generic[C]):
 
     def measure(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
         """Raise or clear the alarm of a resource after a measurement, and return whether this changed `alarms`; if so,
-        call `block` or `unblock`. `lacks` is set while a reserve of the resource is incomplete: then an alarm is
-        raised, and not cleared, whatever the value.
+        call `block` or `unblock`. `lacks` describes an incomplete reserve of the resource, or is None: while it
+        is set, an alarm is raised, and not cleared, whatever the value.
         """
         watermark = self._watermarks[kind]
         if kind in self.alarms:
@@ -136,7 +136,7 @@ class Alarms(Generic[C]):
     def block(self, publishers: Iterable[C]) -> list[C]:
         """Block publishers while an alarm is raised, and return those that were not blocked before.
 
-        Call it with all publishers when an alarm was raised, and then with each connection that publishes.
+        Call it with all publishers when an alarm is raised, and later with each connection that publishes.
         """
         if not self.alarms:
             return []

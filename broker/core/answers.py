@@ -18,7 +18,7 @@ NOTHING: Final = 0  # changes are numbered from 1: an answer with this number wa
 
 
 class Mark(NamedTuple):
-    """How many durable changes, and bundles of bindings to remove in later turns, there were before a method ran."""
+    """Counts taken before a method runs: durable changes, and bundles of bindings to be removed in later turns."""
 
     changes: int
     bundles: int
@@ -61,7 +61,7 @@ class Answers:
     # -- answers ------------------------------------------------------------------------------------------------------
 
     def send(self, channel: Channel, method: Method, subject: Subject, mark: Mark | None = None) -> None:
-        """Send an answer once its subject's last change is on disk, or once all are if there were any since `mark`."""
+        """Send an answer once its subject's last change is on disk, or all changes if there were any since `mark`."""
         number = self._awaited(subject, mark)
         if number == NOTHING:
             channel.send(method)
@@ -90,7 +90,7 @@ class Answers:
         return self._unsafe.get(subject, NOTHING)
 
     def _keep(self, channel: Channel, answer: Withheld, number: int, mark: Mark | None) -> None:
-        """Withhold the answer to a durable change until it is on disk and the bindings that it deleted are removed."""
+        """Withhold an answer until its change is on disk and the bindings that the change deleted are removed."""
         settle = partial(self._settle, channel.connection, answer, number)
         if number != NOTHING and mark is not None and mark.bundles != self._deferred.begun:
             self._deferred.when_removed(settle)

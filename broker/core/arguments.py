@@ -104,8 +104,8 @@ def typed_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_typed(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the argument table that `typed_table` wrote as JSON; the caller has checked its depth. An object is read
-    as a table if its value does not have the format of its key.
+    """Return the argument table that `typed_table` wrote as JSON; the caller has checked its depth. An object whose
+    value does not have the format of its key is read as a table.
     """
     return {name: _read(value) for name, value in arguments.items()}
 

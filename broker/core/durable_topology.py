@@ -118,8 +118,8 @@ class TopologySnapshot:
     """
 
     def __init__(self, vhost: Vhost, *, at_once: bool = True) -> None:
-        """Without `at_once`, the caller runs `copy_bindings` later. Bindings may change before that if all changes made
-        after this call are applied after the snapshot.
+        """Without `at_once`, the caller runs `copy_bindings` later. Bindings may change until then, provided that all
+        changes made after this call are applied after the snapshot.
         """
         self._exchanges = list(vhost.exchanges.values())
         self.queues = list(vhost.queues.values())

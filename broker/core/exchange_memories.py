@@ -49,7 +49,7 @@ class ExchangeMemories:
                 self._queues.drop(queue)
 
     def prepare(self, source: Exchange) -> None:
-        """Check, before a binding of an exchange is added, that its history is in memory. Raises: Postponed."""
+        """Before adding a binding to an exchange, check that its history is in memory. Raises: Postponed."""
         queue = source.memory if isinstance(source, MemoryExchange) else None
         if isinstance(queue, HistoryQueue):
             for slot in queue.level.manager.slots.values():

@@ -131,7 +131,7 @@ class Firehose:
         self._tell(Passage(*origin, envelope.exchange, envelope.exchange, keys, header, body, names))
 
     def delivered_to(self, consumer: Consumer, passing: Sequence[tuple[Message, bool]]) -> None:
-        """Copy messages that were sent to a consumer. Shapes: `passing` pairs each with whether it is redelivered."""
+        """Copy messages sent to a consumer. Shapes: `passing` pairs each message with whether it is redelivered."""
         client = cast("TracedClient", consumer.connection.session)
         for message, redelivered in passing:
             self.delivered(client, consumer.session.number, consumer.queue, message, redelivered=redelivered)
@@ -172,7 +172,7 @@ class Firehose:
             self._poster.post(message, queues)
 
     def _header(self, passage: Passage) -> bytes:
-        """Return the content header of a copy, which describes the message in the headers that RabbitMQ uses."""
+        """Return the content header of a copy; its headers describe the message as RabbitMQ's do."""
         entries = [
             encode_entry("exchange_name", passage.exchange),
             encode_entry("routing_keys", list(passage.keys)),

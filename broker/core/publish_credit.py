@@ -11,7 +11,7 @@ from broker.amqp.output import ConnectionOutput
 SHARE_ENTRIES: Final = 2048  # entries per vhost and turn: the number that its workers deliver in a turn
 PIECE_ENTRIES: Final = 256  # shares are divided into pieces of at least this size: smaller ones are inefficient
 DELIVERIES_PER_ENTRY: Final = 8  # publishers to lagging queues may add one entry for this many deliveries
-DELIVERIES_PER_AWAITED_ENTRY: Final = 2  # the same while the workers wait for acks
+DELIVERIES_PER_AWAITED_ENTRY: Final = 2  # this many instead while the workers wait for acks
 LEAST_ENTRIES: Final = 16  # the minimum per turn, so that no publisher stops for long
 
 

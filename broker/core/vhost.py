@@ -1,4 +1,4 @@
-"""A vhost: its parts, and how they are connected. Sessions call the parts; a vhost knows no frames or permissions."""
+"""A vhost: its parts, and how they are connected. Sessions call the parts; frames and rights are handled elsewhere."""
 
 from __future__ import annotations
 
@@ -199,13 +199,13 @@ class Vhost:
         self._decide_refusal()
 
     def set_alarm(self, reason: str) -> None:
-        """Set the reason for an alarm that blocks publishers, or an empty one when it ends."""
+        """Set the reason for an alarm that blocks publishers; an empty string ends the alarm."""
         self._alarm = reason
         self._decide_refusal()
 
     def _decide_refusal(self) -> None:
-        """Refuse publishes during an alarm if the vhost must not block connections. Then drop the caches, because
-        cached publishes are not checked.
+        """Refuse publishes during an alarm if the vhost must not block connections. Drop the caches when that begins
+        and when it ends, because cached publishes are not checked.
         """
         refuses = self._alarm != "" and self.limits.blocked_max_s == 0
         if refuses or self.refusal:

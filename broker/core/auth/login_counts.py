@@ -21,7 +21,7 @@ class Attempts:
     bucket leaks one login per second, and logins beyond BURST wait. The wait of a login depends on earlier logins,
     never on its own password.
     Shapes: `_until` maps each network and name to the time at which its bucket will be empty.
-    Cost: at most COUNTED_MAX buckets. At this limit, the half that would be empty first is dropped, so that the count
+    Cost: at most COUNTED_MAX buckets. At this limit, the half that will be empty soonest is dropped, so that the count
         of a persistent guesser is not reset.
     """
 

@@ -151,8 +151,8 @@ class Logins:
     def check_address(self, mechanism: str, user: User, peer: Peer) -> None:
         """Refuse a user who may log in from a loopback address only, if the peer has another address or an origin.
 
-        `guest_anywhere` does not apply over HTTP, where guest could change users and settings, or to another site's
-        page in a browser, because everybody knows the password. Raises: Refused.
+        Everybody knows guest's password, so `guest_anywhere` applies neither over HTTP, where guest could change
+        users and settings, nor to another site's page in a browser. Raises: Refused.
         """
         if user.name not in self._loopback_only or (is_loopback(peer.address) and not peer.origin):
             return
@@ -179,7 +179,7 @@ class Logins:
         protocol: str = AMQP,
     ) -> None:
         """Call `then` with the user that a response authenticates, or with the refusal, now or after computing a hash.
-        `is_gone` returns whether the client has disconnected, so that no hash need be computed.
+        `is_gone` returns whether the client has disconnected: then no hash is computed.
         Source: RabbitMQ's texts.
         """
         if peer.inside:

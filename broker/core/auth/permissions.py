@@ -17,7 +17,7 @@ from broker.core.names import Resource
 from broker.routing.exchange import Exchange
 
 Kind = Literal["configure", "write", "read"]
-"""RabbitMQ's three rights: declare and delete; publish to, and bind a queue; consume from, and bind to an exchange."""
+"""RabbitMQ's rights. configure: declare, delete; write: publish, be bound; read: consume, be a binding's source."""
 
 KINDS: Final[tuple[Kind, ...]] = ("configure", "write", "read")
 ONWARD: Final = {"exchange": "alternate-exchange", "queue": "x-dead-letter-exchange"}

@@ -251,7 +251,7 @@ def user_of(entry: Mapping[str, Any], random_bytes: Callable[[int], bytes] = os.
 
 
 def checked_name(name: Any) -> str:
-    """Return the name. Raises: ValueError unless it is a string, not blank or too long, without control characters."""
+    """Return the name. Raises: ValueError if it is not a string, is blank or too long, or has control characters."""
     if not isinstance(name, str) or not name.strip():
         raise ValueError("a user's name should be a string that is not blank")
     if len(name.encode("utf-8", "replace")) > SHORT_STRING_MAX_BYTES or any(ord(letter) < 32 for letter in name):

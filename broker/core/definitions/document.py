@@ -73,7 +73,7 @@ class Document:
 
 
 def writing_document(document: Document) -> Generator[None, None, dict[str, Any]]:
-    """Return JSON that `read_document` reads as the same document, in steps of one entry."""
+    """Return, in steps of one entry, JSON that `read_document` reads as an equal document."""
     written: dict[str, list[dict[str, Any]]] = {one.name: [] for one in fields(Document) if one.name != "unknown"}
     for name in written:
         for entry in getattr(document, name):

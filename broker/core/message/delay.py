@@ -18,7 +18,7 @@ from broker.amqp.header_edit import read_headers
 from broker.core.message.message import Message
 
 ISO: Final = "iso8601"
-MOMENT_MAX_MS: Final = (1 << 48) - 1  # the latest that a queue log can store
+MOMENT_MAX_MS: Final = (1 << 48) - 1  # the latest moment that a queue log can store
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
 RECEIVED: Final = "x-slotmq-received"  # a header of a held message that another broker of the overlay published

@@ -98,7 +98,7 @@ def count_again(event: Event) -> Event:
 def is_cycle(queue: str, events: Sequence[Event]) -> bool:
     """Return whether a dead letter with these deaths, the latest first, would cycle forever if it entered the queue.
 
-    It would if it died there and no consumer has rejected it, then or since.
+    It would if it died there, and neither that death nor a later one was a rejection by a consumer.
     """
     for event in events:
         if event.get("reason") == "rejected":

@@ -28,7 +28,7 @@ class MqttConfirms(ChannelConfirms):
 
     Shapes: `_answers` contains, in order, the `packed` answers that are not sent yet, and a negative item for
         consecutive publishes at QoS 0: minus their number. `in_flight` counts the PUBACK packets among the answers.
-        Since the last `expect`, `refused` contains the numbers of refused publishes. `_reason` is that of the last
+        `refused` contains the numbers of the publishes refused since the last `expect`; `_reason` is that of the last
         refusal.
     """
 
@@ -66,7 +66,7 @@ class MqttConfirms(ChannelConfirms):
         stops: list[int],
         logged: int,
     ) -> None:
-        if self._sizes_vary and start < stop:  # the same header at both ends would mean equal sizes to the tally
+        if self._sizes_vary and start < stop:  # the tally would assume equal sizes if both ends had the same header
             headers = [*headers[: stop - 1], b""]
         super().published_run(headers, bodies, start, stop, targets, stops, logged)
 

@@ -541,7 +541,7 @@ class MqttConnection(Connection):
         return b""
 
     def take_output(self) -> list[Any]:
-        """Return and clear the output, in pieces to write, and schedule the work that follows it."""
+        """Return and clear the output, in pieces to write, and schedule the work that waits for this."""
         if self.state is RUNNING and CHANNEL in self.channels:
             self._mqtt.deliveries.serve()
         return super().take_output()

@@ -34,7 +34,7 @@ class MqttClients(dict[tuple[str, str], Connection]):
     """The connection of each client, by vhost and client id."""
 
     def enter(self, vhost: str, client_id: str, connection: Connection) -> None:
-        """Add a connection, and end another one with its client id. Raises: Postponed, in a cluster."""
+        """Add a connection, and end an older one of the same client id. Raises: Postponed, in a cluster."""
         older = self.get((vhost, client_id))
         if older is not None:
             older.fail(TakenOver())

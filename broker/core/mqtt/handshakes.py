@@ -29,7 +29,7 @@ class Handshakes:
     as messages in the queue `amq.mqtt.handshakes` until the session expires; those of other sessions are only in
     memory. Additions and removals within a transaction are committed with it.
     Shapes: a message body contains the direction, the packet id in two octets, and the client id. `_places` maps each
-        direction and client to its packet ids, oldest first, with the `Place` of each, or None for one in memory only.
+        direction and client to its packet ids, oldest first, with the `Place` of each, or None if it is in memory only.
     """
 
     def __init__(self, vhost: Vhost) -> None:
@@ -144,7 +144,7 @@ class ClientHandshakes:
     def leave(self) -> None:
         """Start the expiry of the handshakes, or drop them: the client has disconnected."""
         self._handshakes.leave(self._client_id, self._session.expiry_s)
-        del self._session  # whose confirms refer to this object: without the cycle, no garbage collection is needed
+        del self._session  # its confirms refer to this object: break the cycle, so that it needs no garbage collection
 
     # -- publishes of the client --------------------------------------------------------------------------------------
 
@@ -160,7 +160,7 @@ class ClientHandshakes:
         return not self.received.isdisjoint(packet_ids)
 
     def receive(self, packet_ids: Sequence[int]) -> None:
-        """Store the packet ids of publishes; their PUBREC follows the sync."""
+        """Store the packet ids of publishes; their PUBREC is sent after the sync."""
         self._handshakes.add(RECEIVED, self._client_id, packet_ids, self._session.expiry_s)
         self._session.confirms.wait_for_records()
 
@@ -184,7 +184,7 @@ class ClientHandshakes:
         return b"".join([bytes((PUBREL, 2, packet_id >> 8, packet_id & 0xFF)) for packet_id in packet_ids])
 
     def settle(self, packet_ids: Sequence[int]) -> None:
-        """Settle deliveries after their PUBREC, and store the packet ids until PUBCOMP; PUBREL follows the sync."""
+        """Settle deliveries after their PUBREC and keep the packet ids until PUBCOMP. PUBREL is sent after the sync."""
         session, deliveries = self._session, self._session.deliveries
         with self._handshakes.vhost.ports.transaction():
             received = deliveries.settle_received(packet_ids)

@@ -114,7 +114,7 @@ class MessageMapping:
         return found
 
     def properties(self, octets: bytes, qos: int, retain: bool = False, client_id: str = "") -> tuple[bytes, int]:
-        """Return the properties of a content header for the encoded ones of a publish, and its alias or `NO_ALIAS`.
+        """Return a content header's properties for the encoded properties of a publish, and its alias or `NO_ALIAS`.
 
         Shapes: `client_id` is empty unless deliveries need it.
         Raises: PacketError for properties that are invalid or that a content header cannot represent.

@@ -40,7 +40,7 @@ class PacketIds:
         return packet_id
 
     def assign_shared(self, tag: int) -> int:
-        """Return a packet id for a message of a shared subscription. Invariant: one of the 32,768 ids is free."""
+        """Return a packet id for a message of a shared subscription. Invariant: at least one of the 32,768 is free."""
         packet_id = self._last
         while True:
             packet_id = packet_id + 1 if packet_id < PACKET_ID_MAX else OF_QUEUE_MAX + 1

@@ -151,7 +151,7 @@ class RetainedMessages:
         self._bytes += place.size_bytes
         if expires_ms:
             ports = self.vhost.ports
-            at_ms = max(expires_ms, ports.clock.now_ms)  # messages that expired before startup have no priority
+            at_ms = max(expires_ms, ports.clock.now_ms)  # messages that expired before startup must not go first
             ports.deadlines.set((self, key), at_ms, partial(self._expire, key))
 
     def _remove(self, key: str) -> Retained | None:
@@ -245,7 +245,7 @@ class RetainedMessages:
         done: Callable[[], None],
         found: Mapping[int, Message | None],
     ) -> None:
-        """Call `take` with the messages that were read and are still retained; read replaced ones again."""
+        """Call `take` with the messages that were read and are still retained; read those that replaced others."""
         replaced: list[str] = []
         queue = self._queue
         for key in keys:

@@ -132,7 +132,7 @@ class Subscriptions:
         if found is None:
             index = self._index
             assert index is not None
-            hidden = key.startswith("$")  # a filter that begins with a wildcard does not match it
+            hidden = key.startswith("$")  # a filter that begins with a wildcard does not match such a key
             keys = [one for one in index.match(key) if not hidden or one.startswith("$")]
             found = Match([self._arguments[one] for one in keys])
             remember(self._known, key, found, KNOWN_MAX)

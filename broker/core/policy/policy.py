@@ -152,7 +152,7 @@ class Policies:
         return True
 
     def of(self, name: str, kind: str = EXCHANGE, *, operator: bool = False) -> Policy | None:
-        """Return the policy for the name of an exchange, or of a queue of a type, whether that exists or not."""
+        """Return the policy for the name of an exchange, or of a queue of a type, even if no such object exists."""
         return next((rule.policy for rule in self._ranked[operator] if rule.matches(name, kind)), None)
 
     def rules_for(self, name: str, arguments: Mapping[str, Any]) -> tuple[QueueRules, str | None, str | None]:

@@ -39,7 +39,7 @@ class LocalStore(MessageStore):
         return self._recorder.log.pending_bytes
 
     def transaction(self) -> AbstractContextManager[None]:
-        """Return a context whose accepted and settled messages all survive a crash, or none of them."""
+        """Return a context: after a crash, either all accepts and settlements within it are in effect or none."""
         return self._recorder.log.group()
 
     def accept(
@@ -60,7 +60,7 @@ class LocalStore(MessageStore):
         last = len(targets) - 1
         for place, target in enumerate(targets):
             if place < last and _equal(target.levels, targets[place + 1].levels):
-                continue  # the next routing key has the same levels: accept its messages together
+                continue  # the next routing key has the same levels: accept the messages of both together
             stop = stops[place]
             recorded = target.durable if persistent else target.persisting
             others = target.transient if persistent else target.passing
@@ -110,7 +110,7 @@ class LocalStore(MessageStore):
 
 
 def _targets_before(recorded: Sequence[Level], offset: int) -> bytes:
-    """Return all targets of a record except the last, each with the id that is `offset` after the level's next one."""
+    """Return all targets of a record except the last, each with the id `offset` after the level's next id."""
     return b"".join([pack_target(level.number, level.manager.next_id + offset) for level in recorded[:-1]])
 
 

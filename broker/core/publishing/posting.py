@@ -17,7 +17,7 @@ from broker.core.queue.queue import Queue
 
 
 def all_admit(message: Message, queues: Sequence[Queue]) -> bool:
-    """Return whether all queues that still exist would accept a message; it is not dead-lettered if one would not."""
+    """Return whether all queues that still exist would accept a message. A refused message is not dead-lettered."""
     return all(queue.deleted or queue.plain or queue.admits(message, dead_letter=False) for queue in queues)
 
 

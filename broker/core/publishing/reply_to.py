@@ -28,7 +28,7 @@ class ReplyTarget(Protocol):
 
 class ReplyConsumer:
     """Deliver replies to one channel. No queue stores them: a reply is delivered when it is published, or not at all.
-    As in RabbitMQ, no reply is dropped because the client reads slowly.
+    As in RabbitMQ, a client that reads slowly loses no reply.
 
     Shapes: `name` is random, so that no other client can guess it.
     """

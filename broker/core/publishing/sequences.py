@@ -92,7 +92,7 @@ class Sequences:
     """The set of numbers that one producer has used.
 
     Shapes: ``index`` is the index of the block that was used last.
-    Cost: a few comparisons for the successor of the last number.
+    Cost: a few comparisons to add the successor of the last number.
     """
 
     def __init__(self, room: Room) -> None:

@@ -44,7 +44,7 @@ class WidePublish:
         return level.durable if self._message.facts.persistent else level.persists_all
 
     def enter_some(self, count: int) -> int:
-        """Visit up to `count` levels, enter those that the message has yet to enter; return how many were visited."""
+        """Visit up to `count` levels, and enter those that the message has not entered; return the number visited."""
         begin = self.next
         self.next = min(len(self.levels), begin + count)
         for place in range(begin, self.next):
@@ -63,7 +63,7 @@ class WidePublish:
         if not queue.plain or message.facts.expiration_ms is not None:
             if queue.duplicates is not None:
                 queue.note_taken(message)
-            self._entered.append((queue, message))  # its rules wait: the store may be accepting another message
+            self._entered.append((queue, message))  # apply its rules later: the store may be accepting another message
 
 
 class WidePublishes:
@@ -109,7 +109,7 @@ class WidePublishes:
         self._deadlines.next_turn(self, self.turn)
 
     def enter_now(self, queue: Queue) -> None:
-        """Add the messages that have yet to enter a queue now, because a method is about to use the queue."""
+        """Add to a queue the messages that have yet to enter it, because a method is about to use the queue."""
         if self._publishes and not queue.is_overlay:
             for level in queue.levels:
                 if level.before_next is not None:

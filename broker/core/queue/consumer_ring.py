@@ -50,7 +50,7 @@ class ConsumerRing:
     served, not on their total number.
 
     A single active consumer remains active until it is removed or yields: in a ring that `yields`, it receives nothing
-    more once a consumer with a higher priority is added, and the latter becomes active when the former has no unacked
+    more once a consumer with a higher priority is added, and is replaced by that consumer once it has no unacked
     messages.
     Invariant: if there are several consumers, each is on the ring of its priority or parked; a lone one needs no ring.
     Source: RabbitMQ 4.0, quorum queues.
@@ -60,7 +60,7 @@ class ConsumerRing:
                  "alone", "paused", "present")  # fmt: skip
 
     def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
-        # The attributes that every message reads are first, so that they occupy few cache lines.
+        # The attributes used for every message are first, so that they occupy few cache lines.
         self.alone: RingMember | None = None  # the only consumer, even while the ring is paused
         self._active: RingMember | None = None
         self._rival: RingMember | None = None  # a consumer with a higher priority, to which the active one yields
@@ -204,9 +204,9 @@ class ConsumerRing:
 
     def next(self, ready: int) -> list[RingMember]:
         """Return the consumers that share the next messages, in the order of their turns: those with room, of the
-        highest priority that has any, and not more than the `ready` messages need. If the backlog is long, each gets
-        several consecutive messages, which saves writes. If several consumers are returned, the caller must call
-        `served` with the last one that got a message.
+        highest priority with such a consumer, and no more than the `ready` messages need. If the backlog is long,
+        each gets several consecutive messages, which saves writes. If several consumers are returned, the caller must
+        call `served` with the last one that got a message.
         Cost: O(priorities, and consumers returned and parked).
         """
         if self.paused or self._is_yielding():
@@ -255,7 +255,7 @@ class ConsumerRing:
 
     def _is_yielding(self) -> bool:
         """Return whether the active consumer is yielding, and so receives nothing more. Once it has no unacked
-        messages, the other consumer becomes active.
+        messages, the consumer to which it yields becomes active.
         """
         if self._rival is None or self._active is None:
             return False

@@ -39,7 +39,7 @@ def digest_of(message: Message) -> bytes | None:
 
 
 class Duplicates:
-    """Store the slot and index of the message with each value of the header. The slot knows whether the message is
+    """Store the slot and index of the message with each value of the header. The slot shows whether the message is
     still ready or unacked, so nothing has to be done when a message leaves the queue.
     Units: ``dropped`` counts messages that were not accepted because they were duplicates.
     Invariant: ``_order`` contains each key of ``_entries`` once.

@@ -28,7 +28,7 @@ _log = get_logger()
 RELEASE_SHARE: Final = 4  # units of the turn's share for one due message
 INDEX_SHARE: Final = 16  # units for indexing the next messages of a slot
 FETCH_MESSAGES: Final = 256  # at most this many due messages are read from disk at once
-FETCH_BYTES: Final = 4 << 20  # the size of the messages read at once, unless a single one is larger
+FETCH_BYTES: Final = 4 << 20  # at most this many octets of messages are read at once, unless a single message is larger
 Place = tuple[Slot, int]  # a slot, and the index of a message
 _FOR_EVER: Final = 1 << 62  # later than every moment
 

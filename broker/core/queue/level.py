@@ -1,6 +1,6 @@
 """A level of a queue: dense message ids, a slot manager, and a number in the store.
 
-A queue has one level, or one per priority, and another one if it holds messages until they are due. A level settles,
+A queue has one level, or one per priority, and a holding level if messages wait until they are due. A level settles,
 requeues and dead-letters delivered messages, and logs these changes.
 """
 
@@ -58,7 +58,7 @@ class Level:
     def __init__(
         self, queue: LevelOwner, priority: int, number: int, ports: QueuePorts[Level, Any], persists_all: bool = False
     ) -> None:
-        # The attributes that every message reads or writes are first, so that they occupy few cache lines.
+        # The attributes used for every message are first, so that they occupy few cache lines.
         self.queue = queue
         self.manager = SlotManager(
             ports.window_messages, ports.window_bytes, on_open=self._slot_opened, on_delete=self._slot_deleted
@@ -354,7 +354,7 @@ class Level:
         heappush(self.returning, (slot.first, next(_serials), slot, indexes, failed))
 
     def return_next(self) -> int:
-        """Requeue returned messages of the first slot, all of them failed or none, and return the cost in units."""
+        """Requeue returned messages of the first slot, either all failed or none, and return the cost in units."""
         returning = self.returning
         first, _, slot, indexes, failed = heappop(returning)
         parts = [indexes]

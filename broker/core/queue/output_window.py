@@ -11,7 +11,7 @@ HIGH_WATER_BYTES: Final = 256 << 10
 
 class OutputWindow:
     """Stop deliveries, but never answers, while too much of a connection's output is unsent. A connection has one
-    window; a shut consumer has a paused one of its own until it is opened.
+    window; a consumer that was shut has a paused window of its own until it is opened again.
 
     Units: `high_water_bytes` is the unsent output at which deliveries stop. `last_served` is the number of the channel
         whose consumers were served last, or 0.

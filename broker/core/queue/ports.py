@@ -38,8 +38,8 @@ class QueuePorts(Generic[S, Q]):
 
     Vhost: `dead_letter` publishes a dead letter. `with_poisoned` calls back once the queue for poisoned messages exists
     or could not be declared; `keep_poisoned` is the setting. `accept` adds a message to a level, with the moment at
-    which it is due and the octets before the targets of its record, and returns its slot and index. Of the messages
-    accepted and settled in a `transaction`, all survive a crash or none. `unused` is called with a queue that has
+    which it is due and the octets before the targets of its record, and returns its slot and index. After a crash,
+    all accepts and settlements of a `transaction` are in effect, or none. `unused` is called with a queue that has
     expired.
 
     Factories: `kind_of` returns the class of a new queue by its name. `level_of` creates a level of a queue, given its

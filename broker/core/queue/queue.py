@@ -145,7 +145,7 @@ class Queue(QueueHead):
 
     def fits(self, sizes: Sequence[int]) -> bool:
         """Return whether a queue that rejects publishes has room for messages with bodies of these sizes. A queue whose
-        consumers have room counts as having room.
+        consumers have room always has room.
         """
         if self.consumers.able():
             return True
@@ -298,7 +298,7 @@ class Queue(QueueHead):
         return self.rules.exceeded(self.waiting + 1, self.waiting_bytes + len(message.body))
 
     def repeats(self, message: Message) -> bool:
-        """Return whether the queue has a message with this deduplication header; if so, count this one as dropped."""
+        """Return whether a queued message has the same deduplication header; if so, count `message` as dropped."""
         digest = self.digest(message)
         if digest is None:
             return False

@@ -36,7 +36,7 @@ def default_type(facts: Mapping[str, Any]) -> str | None:
 
 
 def ignored_default_type(facts: Mapping[str, Any]) -> str | None:
-    """Return why the default queue type in the facts of a vhost has no effect, or None if it has one or is missing."""
+    """Return why the default queue type of a vhost has no effect, or None if it has an effect or is missing."""
     stated = _stated_type(facts)
     if stated is None or default_type(facts) is not None:
         return None

@@ -20,7 +20,7 @@ LATE_MAX: Final = 256  # ranges of tags that may be acknowledged late; older ran
 _searches: Final = count(1)  # numbers the calls of `differ`
 
 
-@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit its instances
 class SlotDelivery:
     """Messages of one slot that were delivered to one consumer or, if ``consumer`` is None, fetched by basic.get.
     Shapes: ``indexes`` are ``count`` ascending indexes from ``start`` on, as a range if they are dense, else as a list.
@@ -73,7 +73,7 @@ class Run(SlotDelivery):
         self.removed: bytearray | None = None
 
     def remove(self, tag: int) -> None:
-        """Remove one unacked message. Cost: O(removed tags that follow it), and O(tags) for the first out of order."""
+        """Remove one unacked message. Cost: O(removed tags after it), O(tags) for the first removal out of order."""
         self.left -= 1
         removed = self.removed
         if tag != self.low:
@@ -86,7 +86,7 @@ class Run(SlotDelivery):
             self.low = self.first + removed.find(0, tag - self.first + 1)
 
     def remove_up_to(self, tag: int) -> SlotDelivery:
-        """Remove and return the unacked messages with tags up to `tag`; there must be one. Cost: O(tags)."""
+        """Remove and return the unacked messages with tags up to `tag`, at least one. Cost: O(tags)."""
         if tag == self.last and self.left == self.count:
             self.left = 0
             return self  # the usual case: all messages

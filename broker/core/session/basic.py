@@ -237,8 +237,8 @@ class BasicSession(ChannelConsumers):
         self._run(self._returns(self.unacked.take_all(), failed=False), then)
 
     def close(self) -> None:
-        """End the consumers and requeue all unacked messages, because the channel is closed. Later answers of the
-        channel number and the answer to connection.close are withheld until all messages are requeued.
+        """End the consumers and requeue all unacked messages, because the channel is closed. Later answers on
+        this channel number and the answer to connection.close are withheld until all messages are requeued.
         """
         self.closed = True
         consumers = list(self.consumers.values())

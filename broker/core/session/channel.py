@@ -26,7 +26,7 @@ from broker.core.session.queue import QueueSession
 from broker.core.session.tx import TxSession
 from broker.core.vhost import Vhost
 
-AHEAD_MAX: Final = 100  # at most this many methods are postponed together with the one before them
+AHEAD_MAX: Final = 100  # at most this many methods are postponed together with the method before them
 DELIVERIES_PER_UNIT: Final = 10  # deliveries for one unit of the method budget
 
 
@@ -35,8 +35,8 @@ class SessionOfChannel:
 
     Invariant: `transactions` is set on a transactional channel, `replies` and `link` on one that consumes replies or an
         overlay link. `publish` and `publish_run` are bound methods of the publisher, which saves a call per publish;
-        `settling` processes acks. On a transactional channel, `transactions` does both; `rewired` is called after that
-        change.
+        `settling` processes acks. On a transactional channel, `transactions` takes over all three, and `rewired` is
+        called after that.
     """
 
     __slots__ = ("basic", "channel", "closed", "exchanges", "link", "publish", "publish_run", "publisher", "queues",
@@ -229,7 +229,7 @@ class SessionOfChannel:
         self.link = vhost.replies[name] = link
         if not method.nowait:
             self.channel.send(commands.Basic.ConsumeOk(tag))
-        link.carry(b"")  # whose routing key tells the other broker the name
+        link.carry(b"")  # its routing key tells the other broker the name
 
     def _end_link(self) -> None:
         """End the link of the channel, if it has one."""
@@ -241,7 +241,7 @@ class SessionOfChannel:
     def _consume_replies(self, method: commands.Basic.Consume) -> None:
         """Start the direct reply consumer. It reads no queue, so no right is checked, as in RabbitMQ.
 
-        Raises: ChannelError 406 with acks, and for a second one; ConnectionFault 530 for a consumer tag in use.
+        Raises: ChannelError 406 for acks or a second reply consumer; ConnectionFault 530 for a consumer tag in use.
         """
         if method.consumer_tag in self.basic.consumers:
             raise ConnectionFault(530, f"attempt to reuse consumer tag '{method.consumer_tag}'")

@@ -54,7 +54,7 @@ class ChannelConfirms:
         self.logged = 0
 
     def start(self) -> None:
-        """Start to confirm publishes; the confirms follow earlier answers of the channel."""
+        """Start to confirm publishes; no confirm is sent before earlier answers of the channel."""
         if not self.confirming:
             self.confirming = self.silent = True
             self._connection.when_sent(self._number, self._end_silence)

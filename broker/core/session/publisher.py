@@ -62,7 +62,7 @@ class Resolver(ClassSession):
                 return known
         cache = self._cache
         try:
-            at = 7 + payload[6]  # the position of the routing key, which the flags follow
+            at = 7 + payload[6]  # the position of the routing key; the flags are after it
             target = cache.exchanges.get(payload[6:at])
             if (
                 target is None
@@ -171,8 +171,8 @@ class Publisher(Resolver):
         """Publish messages with equal properties from index `start` on, and return the index of the first that was not
         published. HOT.
 
-        The store accepts plain messages with one call. The run may end early, such as after a message that needs a
-        detailed check.
+        The store accepts plain messages with one call. The run may end early, for instance after a message that
+        needs a detailed check.
         Raises: ChannelError 403, 404, 406; ConnectionFault 501, 502, 540; earlier messages are published.
         """
         facts = self._channel.facts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from mypy_extensions import mypyc_attr
 
 
-@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit it
+@mypyc_attr(acyclic=True)  # when compiled, the garbage collector does not visit its instances
 class DeliveryTally:
     """Count deliveries and acknowledgements under RabbitMQ's names.
 

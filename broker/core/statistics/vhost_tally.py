@@ -61,7 +61,7 @@ NO_MESSAGES = MessageCounts()
 
 
 class LostPublishes:
-    """Count lost messages by connection, open or closed, for the PUBLISHERS_MAX connections that lost one last."""
+    """Count lost messages by connection, open or closed, for the PUBLISHERS_MAX latest to lose one."""
 
     def __init__(self) -> None:
         self._by_publisher: dict[tuple[str, str], tuple[int, str | None]] = {}

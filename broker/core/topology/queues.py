@@ -32,7 +32,7 @@ class Queues(dict[str, Queue]):
     operators have paused, also of queues that do not exist.
 
     Invariant: the journal decides each change of a queue before it is made. `next_number` is higher than every number
-        that a level of a queue ever had, without the bits above QUEUE_NUMBERS.
+        that a level of a queue ever had, ignoring the bits above QUEUE_NUMBERS.
     """
 
     def __init__(
@@ -256,7 +256,7 @@ class Queues(dict[str, Queue]):
             _log.error("poisoned.dropped", vhost=self._parts.vhost_name, queue=name, reason=str(error))
 
     def consumer_left(self, queue: Queue) -> bool:
-        """Delete a queue if it is auto-delete and has lost its last consumer, and return whether that is so."""
+        """Delete a queue and return True if it is auto-delete and has lost its last consumer; else return False."""
         unused = queue.auto_delete and queue.had_consumers and not queue.consumers
         if not unused or self.get(queue.name) is not queue:
             return False
