@@ -153,7 +153,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 
 
 def _check_taps(options: ArchiveOptions) -> None:
-    """Check that taps given by name exist, as an archive cannot be resumed with other names. Raises: SourceRefused."""
+    """Check that the named taps exist, because an archive cannot be resumed with other names. Raises: SourceRefused."""
     source = SlotSource(_slot_options(options))
     with closing(source.catalog):
         source.check_taps(source.catalog.view())

@@ -160,7 +160,7 @@ class BadReplayState(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The selected rows of a slot: their number, first time and last time. All snapshots together have seal 0."""
+    """The selected rows of a slot: their number, first time and last time. All snapshots are one slot with seal 0."""
 
     seal: int
     rows: int

@@ -37,7 +37,7 @@ LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.thresho
 GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark treats a path with these characters as a pattern
 LISTED_BY_DRIVER: Final = 10_000  # up to this many files are listed by the driver, because a Spark job costs more
 OBJECT_ROWS: Final = 10_000  # the rows of a batch that a task reads from a bucket
-OBJECT_TASKS: Final = 4  # a read has this many tasks for each one that can run at the same time
+OBJECT_TASKS: Final = 4  # the tasks of a read, for each task that can run at the same time
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,7 +158,7 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """The traffic on links. Announcements to observed leaves count as `leaf_...`; those to other leaves are ignored."""
+    """The traffic on links. Announcements to observed leaves are in `leaf_...`; those to other leaves are ignored."""
 
     packets: int = 0
     bytes: int = 0

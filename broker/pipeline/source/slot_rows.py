@@ -301,7 +301,7 @@ class SlotRows:
 def joined_rows(views: Sequence[SlotView], *, headers: bool = True) -> SlotRows | None:
     """Return the rows of several slot files, or None if there are fewer than two or any is damaged.
 
-    If it is None, the caller reads the files one by one, so that errors name the file.
+    After None, the caller reads the files one by one, so that errors name the file.
     """
     if len(views) < 2:
         return None
