@@ -100,13 +100,13 @@ class SealView:
         return sorted(self._by_queue)
 
     def diverged(self, seal: int, incarnation: str | None) -> bool:
-        """Return whether a seal that one run of the broker wrote (any run for None) is not in this history, because a
-        backup was restored.
+        """Return whether a seal is not in this history, because a backup was restored. Shapes: `incarnation` is that of
+        the run of the broker that wrote the seal; None means any run.
         """
         return seal > self.last_seal or (seal > 0 and incarnation not in (None, self.starts.of(seal)))
 
     def last_shared(self, seal: int, incarnation: str | None) -> int:
-        """Return the last seal up to `seal` that one run (any run for None) wrote in this history, or 0 if none."""
+        """Return the last seal up to `seal` that a run (any for None) wrote in this history, or 0 if it wrote none."""
         return min(seal, self.last_seal if incarnation is None else self.starts.last_of(incarnation, self.last_seal))
 
     def seal(self, number: int) -> Seal | None:

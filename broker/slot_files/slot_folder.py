@@ -2,7 +2,7 @@
 
     seals.log                 see `seal_log`
     <seal, 20 digits>.slot    see `slot_file`; a damaged one is kept for the operator, with .damaged appended
-    snapshots/<id>/<n>.slot   n counts from 0, the seal is 0; not synced, because a start of the broker removes these
+    snapshots/<id>/<n>.slot   n counts from 0, the seal is 0; not synced, because a start of the broker removes them
 
 A slot file and its name are on disk before the log lists the file, and a release is on disk before its files are
 removed. So every listed file exists, and the next start removes unlisted files. It keeps and lists only a complete file
@@ -168,7 +168,7 @@ class SlotFolder:
         return seal
 
     def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
-        """Remove the oldest slot files of queues; each forced one leaves a gap with its reason. Raises: StoreFailed."""
+        """Remove the oldest slot files of queues; those in `forced` leave gaps with a reason. Raises: StoreFailed."""
         gone = list(passed)
         for seal, reason in forced:
             self.log.append(gap_of(seal, reason))

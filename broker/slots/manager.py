@@ -25,7 +25,7 @@ def _ignore(_slot: Slot) -> None:
 class SlotManager:
     """Divide the message ids of a level into slots, lease these, and delete each once all its messages are settled.
 
-    Shapes: `slots` maps the first id to its slot, ascending; exactly one is open and it is the last.
+    Shapes: `slots` maps the first id to its slot, ascending; only the last slot is open.
     Units: `window_messages` and `window_bytes` seal the open slot, whichever is reached first.
     Invariant: every unsettled id lies in exactly one slot; `ready + unacked` is their number. `_current` is the
         slot that `get` returned last, or None once the lease of a lower slot has ended or messages of a lower slot
@@ -191,7 +191,7 @@ class SlotManager:
     # -- get and return -----------------------------------------------------------------------------------------------
 
     def get(self, owner: Owner) -> Slot | None:
-        """Return the lowest slot with ready messages that `owner` has leased or can lease, and lease it if it is free; or None.
+        """Lease the lowest slot with ready messages that is free, or already leased to `owner`, and return it; or None.
 
         Cost: O(log n) amortised, n slots with ready messages; plus the slots leased by other owners.
         """

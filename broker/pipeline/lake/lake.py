@@ -145,7 +145,7 @@ class Lake:
         self.disk.write_whole(self.place.root / folder / name, json.dumps(value, ensure_ascii=False).encode())
 
     def _branches(self, store: str) -> list[Branch]:
-        """Return the branches of a store in the lake. Cost: each branch's file is read once, as it never changes."""
+        """Return the branches of a store in the lake. Cost: each branch's file is read once: it never changes."""
         folder, known = self.place.root / TAPS, self._known_branches
         names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
         for name in names:

@@ -150,7 +150,7 @@ class LakeTable:
             return table
 
     def _load_version(self, table: DeltaTable, version: int | str | datetime) -> None:
-        """Load an older version; on a disk, refuse a time before the oldest one, which the package would accept."""
+        """Load an older version; on a disk, refuse a time before the oldest version, which the package would load."""
         if isinstance(version, int):
             if version > table.version():
                 raise LakeRefused(f"{self.uri} has no version {version}: the last one is {table.version()}")

@@ -164,8 +164,8 @@ def _fail(refused: RefusedMessage) -> NoReturn:
 class AmqpPublisher:
     """Publish to one vhost.
 
-    After a lost connection every unconfirmed message is sent again. This is safe for messages with a sequence number,
-    which are numbered for the producer in the options; an unconfirmed message without a number is an error.
+    After a lost connection every unconfirmed message is sent again. This is safe for messages with a sequence number of
+    the producer in the options; an unconfirmed message without a number is an error.
     Invariant: at most `window` messages are in flight.
     """
 
