@@ -207,7 +207,7 @@ def _url(text: str) -> str:
 
 
 def options_of(kind: Callable[..., Options], arguments: argparse.Namespace, **found: Any) -> Options:
-    """Return the options of a job, a dataclass `kind`: the values in `found`, else the arguments of the same names.
+    """Return a job's options, a dataclass `kind`: each field has its value in `found`, else the argument of its name.
 
     Shapes: by default, the field `spark` is a function that starts Spark.
     """

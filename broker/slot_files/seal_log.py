@@ -2,8 +2,8 @@
 
 A line is `JSON <tab> crc32c of the JSON, 8 hex digits <newline>`. The key "k" names its kind:
 
-    store           the first line: format, store (32 hex digits), last_seal (even if its line is left out)
-    incarnation     the start of the broker that wrote the seals from this one on; a rewrite adds it
+    store           the first line: format, store (32 hex digits), last_seal (even if its own line is gone)
+    incarnation     the run of the broker that wrote the seals from `seal` on; only a rewrite adds these lines
     seal, gap       see `Seal` and `Gap`; the slot file of a gap no longer exists
     released        all slot files of the queue up to this seal are removed, or about to be
     cursor          see `Cursor`
@@ -22,7 +22,7 @@ from typing import Any, ClassVar, Final, Self
 
 from crc32c import crc32c
 
-TAP_PREFIX: Final = "amq.tap."  # of the name of a tap's queue, whose messages wait there for their slot file
+TAP_PREFIX: Final = "amq.tap."  # a tap's queue is named with this prefix and the tap's name
 FORMAT: Final = 2
 
 QueueKey = tuple[str, int]  # vhost and queue number; a later queue may get the same name, but another number
@@ -135,7 +135,7 @@ class Released(_QueueFact):
 @dataclass(frozen=True, slots=True)
 class Cursor(_LineFact):
     """The last seal that a named reader of a tap has passed, and when it reported this. Shapes: `user` owns the cursor,
-    usually the one who created it over HTTP; it is empty if an operator created the cursor on the broker's machine.
+    and has usually created it over HTTP; "" if an operator created the cursor on the broker's machine.
     """
 
     kind = "cursor"

@@ -1,8 +1,8 @@
 """The file of the seal log. Each line is written and, unless syncs are off, synced before anything relies on it.
 
-So a crash tears at most the last line; a bad line before a good one is damage, and the broker does not start. At each
-start, and when many lines are obsolete, a rewritten file replaces it. Then lines that a failed sync left only in
-the page cache reach the disk, too.
+So a crash tears at most the last line; a bad line before a good one is damage, and the broker does not start. The file
+is rewritten at each start, and when many lines are obsolete. The rewrite also brings lines to the disk that a failed
+sync left only in the page cache.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from broker.store.damage import CorruptFile, NewerFormat, note_missing
 from broker.store.files import File, Files
 
 NAME: Final = "seals.log"
-DEAD_MIN: Final = 1000  # the file is rewritten when it has more obsolete lines than this, ...
-DEAD_RATIO: Final = 2  # ... and than this many for each live line
+DEAD_MIN: Final = 1000  # obsolete lines; the file is rewritten when both limits are exceeded
+DEAD_RATIO: Final = 2  # obsolete lines for each live line
 
 _log = get_logger()
 

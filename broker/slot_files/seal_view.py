@@ -23,32 +23,32 @@ from broker.slot_files.seal_log import (
     fields_of,
 )
 
-STARTS_MAX: Final = 10_000  # only the newest starts are kept
-GAPS_MAX: Final = 1000  # only the newest gaps are kept; `released` still covers older ones
+STARTS_MAX: Final = 10_000  # only the newest runs are kept
+GAPS_MAX: Final = 1000  # only the newest gaps are kept
 
 
 class SealStarts:
-    """The starts of the broker that wrote seals, each with its incarnation (empty before the first known one)."""
+    """Which run of the broker wrote which seals. The incarnation of a seal before the first known run is empty."""
 
     def __init__(self) -> None:
-        self._starts: list[tuple[int, str]] = []  # with the first seal of each, ascending
+        self._starts: list[tuple[int, str]] = []  # the first seal and the incarnation of each run, ascending
 
     def __len__(self) -> int:
         return len(self._starts)
 
     def begin(self, seal: int, incarnation: str) -> None:
-        """Record the start that wrote a seal, unless it also wrote the previous one."""
+        """Record the run that wrote a seal, unless it also wrote the previous one."""
         if self.of(seal) != incarnation:
             self._starts.append((seal, incarnation))
             del self._starts[:-STARTS_MAX]
 
     def of(self, seal: int) -> str:
-        """Return the incarnation of the start that wrote a seal."""
+        """Return the incarnation of the run that wrote a seal."""
         at = bisect_right(self._starts, seal, key=itemgetter(0))
         return self._starts[at - 1][1] if at else ""
 
     def last_of(self, incarnation: str, last_seal: int) -> int:
-        """Return the last seal that a start wrote, or 0 if it wrote none; `last_seal` is the last of all starts."""
+        """Return the last seal that a run wrote, or 0 if it wrote none; `last_seal` is the last of all runs."""
         starts = [(1, ""), *self._starts, (last_seal + 1, "")]
         return max((starts[at + 1][0] - 1 for at in range(len(starts) - 1) if starts[at][1] == incarnation), default=0)
 
@@ -100,13 +100,13 @@ class SealView:
         return sorted(self._by_queue)
 
     def diverged(self, seal: int, incarnation: str | None) -> bool:
-        """Return whether a seal that a start wrote is not in this history, because a backup was restored. None means
-        any start.
+        """Return whether a seal is not in this history, because a backup was restored. Shapes: `incarnation` is that of
+        the run of the broker that wrote the seal; None means any run.
         """
         return seal > self.last_seal or (seal > 0 and incarnation not in (None, self.starts.of(seal)))
 
     def last_shared(self, seal: int, incarnation: str | None) -> int:
-        """Return the last seal of a start in this history up to `seal`, or 0 if there is none. None means any start."""
+        """Return the last seal up to `seal` that a run (any for None) wrote in this history, or 0 if it wrote none."""
         return min(seal, self.last_seal if incarnation is None else self.starts.last_of(incarnation, self.last_seal))
 
     def seal(self, number: int) -> Seal | None:
@@ -163,8 +163,8 @@ class SealView:
     def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
         """Return the gaps after a reader's seal, of all queues or of `queues`.
 
-        Shapes: a queue with released files after the reader's seal, but without kept gaps there, has one gap up to the
-            released seal, without ids and counts.
+        Shapes: if files of a queue after the reader's seal were released, but none of its gaps there is kept, one gap
+            up to the released seal stands for them; its ids and counts are 0.
         """
         found = [gap for gap in self.gaps if gap.seal > after and (queues is None or gap.key in queues)]
         noted = {gap.key for gap in found}

@@ -59,8 +59,8 @@ class SlotMeta:
     """The description of a slot file, stored before its tail.
 
     Shapes: ``store`` is 32 hex digits; ``queue`` is the name of the tap, or of the queue that a snapshot shows, and
-        ``number`` that queue's number in its vhost; the ids are first <= id < end, ``count`` of them are rows;
-        ``incarnation`` identifies the start of the broker that wrote it.
+        ``number`` that queue's number in its vhost; the ids are first <= id < end, and ``count`` of them have a row;
+        ``incarnation`` identifies the run of the broker that wrote the file.
     Units: the timestamps are the earliest and the latest of the rows, or 0 if there are no rows.
     """
 

@@ -34,7 +34,7 @@ class SlotFileWriter:
     """
 
     def __init__(self, files: Files, path: Path, meta: SlotMeta) -> None:
-        """Create a file without rows, replacing one at its path, such as an abandoned one that could not be removed.
+        """Create a file without rows; replace a file at its path, such as an abandoned one that could not be removed.
 
         Shapes: `meta` contains the fields up to `first`, and the incarnation.
         """

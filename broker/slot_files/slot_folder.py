@@ -1,13 +1,13 @@
 """The folder of the slot files: DATA/slots, with the seal log that lists them.
 
     seals.log                 see `seal_log`
-    <seal, 20 digits>.slot    see `slot_file`; with .damaged appended, a damaged one kept for the operator
-    snapshots/<id>/<n>.slot   n from 0 on, seal 0; a start removes them, so they are not synced
+    <seal, 20 digits>.slot    see `slot_file`; a damaged one is kept for the operator, with .damaged appended
+    snapshots/<id>/<n>.slot   n counts from 0, the seal is 0; not synced, because a start of the broker removes them
 
-A slot file and its name are on disk before its line is written, and its release is on disk before it is removed. So
-every listed file exists, and the next start removes files that are not listed. It keeps and lists
-a complete file whose seal is above the last of the log: a reader may have seen it before a crash tore the log, and no
-seal may name two files.
+A slot file and its name are on disk before the log lists the file, and a release is on disk before its files are
+removed. So every listed file exists, and the next start removes unlisted files. It keeps and lists only a complete file
+whose seal is above the last one in the log: a reader may have seen the file before a crash tore the log, and no seal
+may name two files.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class SlotFolder:
         """Open the folder, create it if it is missing, and remove old snapshots and files left behind by a crash.
 
         A listed slot file that is missing, or is not as long as its line says, becomes a gap.
-        Shapes: `incarnation` identifies this start of the broker in the files that it writes. `expected` and
+        Shapes: `incarnation` identifies this run of the broker in the files that it writes. `expected` and
             `quarantine` are those of `SealLog.open`.
         Raises: CorruptFile when the seal log is damaged; MissingData; NewerFormat; StoreFailed.
         """
@@ -168,7 +168,7 @@ class SlotFolder:
         return seal
 
     def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
-        """Remove the oldest slot files of queues; each forced one leaves a gap with its reason. Raises: StoreFailed."""
+        """Remove the oldest slot files of queues; those in `forced` leave gaps with a reason. Raises: StoreFailed."""
         gone = list(passed)
         for seal, reason in forced:
             self.log.append(gap_of(seal, reason))

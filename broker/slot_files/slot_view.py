@@ -60,7 +60,7 @@ class SlotView:
         return self.buffer[self.index_at : self.index_at + self.rows * INDEX_ROW.size]
 
     def verify(self, passed: Callable[[], object] = lambda: None) -> list[int]:
-        """Return the numbers of the damaged rows, counted from 0; call `passed` every 16 MiB of the first checksum.
+        """Return the numbers of the damaged rows, counted from 0; call `passed` after every 16 MiB.
 
         Cost: one checksum over all rows; if it is wrong, another one for each row.
         """

@@ -13,7 +13,7 @@ class Acks:
     """Mark the settled messages of one slot.
 
     Shapes: index 0 is the slot's first message id. While messages are settled in order, no bit array exists: the first
-        ``count`` messages are settled. Later the bit array covers the highest settled index, in whole bytes.
+        ``count`` messages are settled. Later the bit array has whole bytes, at least up to the highest settled index.
     Invariant: ``count`` is the number of settled messages; an index is settled once.
     """
 

@@ -25,11 +25,11 @@ def _ignore(_slot: Slot) -> None:
 class SlotManager:
     """Divide the message ids of a level into slots, lease these, and delete each once all its messages are settled.
 
-    Shapes: `slots` maps the first id to its slot, ascending; exactly one is open and it is the last.
+    Shapes: `slots` maps the first id to its slot, ascending; only the last slot is open.
     Units: `window_messages` and `window_bytes` seal the open slot, whichever is reached first.
     Invariant: every unsettled id lies in exactly one slot; `ready + unacked` is their number. `_current` is the
-        slot that `get` returned last, unless the lease of a lower one has ended or messages of a lower one were
-        returned.
+        slot that `get` returned last, or None once the lease of a lower slot has ended or messages of a lower slot
+        were returned.
     """
 
     __slots__ = ("_current", "_epoch", "_offers", "next_id", "on_delete", "on_open", "open", "ready", "sizes", "slots",
@@ -47,7 +47,7 @@ class SlotManager:
         # The fields used for every message come first, so that they occupy few cache lines.
         self.ready = 0
         self.unacked = 0
-        self.next_id = first_id  # the end of the open slot: an attribute, as it is read for each message
+        self.next_id = first_id  # the end of the open slot; stored, because it is read for each message
         self.open = Slot(first_id)
         self._current: Slot | None = None
         self.window_messages = window_messages
@@ -162,7 +162,7 @@ class SlotManager:
             at = stop
 
     def seal(self) -> None:
-        """Seal the open slot and open the next; an empty one stays open."""
+        """Seal the open slot and open the next; an empty slot stays open."""
         slot = self.open
         if not slot.length:
             return
@@ -191,7 +191,7 @@ class SlotManager:
     # -- get and return -----------------------------------------------------------------------------------------------
 
     def get(self, owner: Owner) -> Slot | None:
-        """Return the lowest slot with ready messages that `owner` leases, leasing a free one; None if there is none.
+        """Lease the lowest slot with ready messages that is free, or already leased to `owner`, and return it; or None.
 
         Cost: O(log n) amortised, n slots with ready messages; plus the slots leased by other owners.
         """

@@ -11,8 +11,8 @@ from broker.slots.states import Tenure
 
 
 class ReadySizes:
-    """Count the bytes of the ready messages of one slot manager. Units: ``ready_bytes`` covers the slots whose sizes
-    are known; a slot on disk counts 0 until it is measured.
+    """Count the bytes of the ready messages of one slot manager. Units: ``ready_bytes`` is the sum of the slots whose
+    sizes are known; a slot that was on disk when counting began is left out until `learn` is called.
     """
 
     __slots__ = ("_size_of", "ready_bytes")

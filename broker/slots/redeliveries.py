@@ -28,7 +28,7 @@ class ReturnRun(NamedTuple):
 class Redeliveries:
     """Count the returns of the messages of one slot. Shapes: a bit is set once its message may have been delivered
     before; missing bits are not set. `_acquired` and `_delivered` are as in `ReturnRun`, one for each bit; they are
-    None while each of these messages was returned once, and `_failed` tells whether these returns count towards the
+    None while each marked message was returned once, and `_failed` then tells whether these returns count towards the
     delivery limit.
     """
 
@@ -73,8 +73,8 @@ class Redeliveries:
         return [index for index in indexes if self.delivered(index) >= limit]
 
     def add(self, indexes: Sequence[int], *, failed: bool) -> None:
-        """Count one more return of messages, at least one, in ascending order. A `failed` delivery counts towards the
-        limit. Cost: a few slice assignments for a range of messages with equal counts.
+        """Count one more return for each message; `indexes` ascend and are not empty. A `failed` delivery counts
+        towards the limit. Cost: a few slice assignments for a range of messages with equal counts.
         """
         self._grow(indexes[-1] + 1)
         if self._acquired is None:
@@ -110,7 +110,7 @@ class Redeliveries:
             self._bits[first:end] = 1
 
     def runs(self, indexes: Sequence[int]) -> list[ReturnRun]:
-        """Return the runs of those messages that may have been delivered before. Shapes: both ascend."""
+        """Return the runs of those messages that may have been delivered before. Shapes: indexes and runs ascend."""
         found: list[ReturnRun] = []
         bits = self._bits
         for start, end_of_span in spans(indexes):

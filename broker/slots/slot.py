@@ -47,8 +47,8 @@ class Slot:
     Shapes: ``contents[i]`` is message ``first + i`` or None once settled; ``contents is None`` when the slot is on
         disk. ``returned`` marks the ``returned_count`` messages below ``cursor`` that are delivered again next, or is
         None if there are none. ``redeliveries`` counts returns; it is None before the first one. Only the slot's own
-        methods may add to these, to ``segments`` and to ``unlogged``. ``owner`` is the holder of the lease, or None
-        while the slot is free; ``epoch`` is that of its last lease. Indexes that a method takes or returns ascend.
+        methods may add to ``segments`` and ``unlogged``. ``owner`` holds the lease, or is None while the slot is free;
+        ``epoch`` is that of its last lease. Indexes that a method takes or returns ascend.
     Units: ``bytes`` is the memory charge of the messages published into it; ``sizes`` are in bytes too.
     Invariant: ``holes`` settled messages lie at or beyond ``cursor`` (never delivered, or settled before a restart).
     """
@@ -74,14 +74,14 @@ class Slot:
         self.fill = Fill.OPEN
         self.seen = 0  # set by `core.queue.unacked.differ`, to find repeated slots
         self.offered = False  # is in the manager's heap of slots with ready messages
-        self.recovered = False  # read from disk after an unclean stop, so every message counts as redelivered
+        self.recovered = False  # read from disk after an unclean stop: each message may have been delivered before
         self.mixed = False  # some of its messages have no log record; only in durable queues
-        self.segments = _NO_SEGMENTS  # the log segments with its records; each pair of slot and segment is counted once
+        self.segments = _NO_SEGMENTS  # the log segments that contain its records
         self.tenure = Tenure.FREE
         self.epoch = 0
         self.body_bytes = -1  # the size of all bodies, extrapolated to settled ones; -1 until the slot is paged out
-        self.logged = 0  # messages below this index have an entry in the queue log, ...
-        self.unlogged = _NONE_UNLOGGED  # ... except these transient ones, which a checkpoint left in memory
+        self.logged = 0  # messages below this index have an entry in the queue log, except those in `unlogged`
+        self.unlogged = _NONE_UNLOGGED  # the transient messages that a checkpoint left in memory
         self.volatile: bitarray | None = None  # transient messages that are on disk, but not restored by recovery
 
     @classmethod
@@ -111,7 +111,7 @@ class Slot:
 
     @property
     def end(self) -> int:
-        """The id after the last one."""
+        """The id after the last message."""
         return self.first + self.length
 
     @property
@@ -164,7 +164,7 @@ class Slot:
     def load(self, contents: list[Any], charge_bytes: int) -> None:
         """Set the messages read from disk, with None for each settled one.
 
-        Units: `charge_bytes` is the charge of these messages; `bytes` is extrapolated from it to settled ones.
+        Units: `charge_bytes` is the charge of the unsettled messages; `bytes` is extrapolated from it to all messages.
         """
         self.contents = contents
         self.bytes = charge_bytes * self.length // max(self.unsettled, 1)
@@ -267,7 +267,7 @@ class Slot:
     def front(self, limit: int) -> Sequence[int]:
         """Return up to `limit` ready messages in the order of `take`, without taking them.
 
-        Cost: these messages, and the other ones between them.
+        Cost: these messages, and those between them that are not ready.
         """
         if self.returned is not None:
             return self._first_returned(limit)
@@ -314,7 +314,7 @@ class Slot:
         self._return(indexes)
 
     def requeue(self, indexes: Sequence[int], *, failed: bool) -> None:
-        """Make delivered messages ready again; each keeps its position and counts one more return."""
+        """Make delivered messages ready again; each keeps its position, and one more return of it is counted."""
         if indexes:
             self._return(indexes)
             self._redeliveries().add(indexes, failed=failed)
@@ -363,7 +363,7 @@ class Slot:
         return list(elsewhere.search(_UNMARKED))
 
     def ready_indexes(self) -> Sequence[int]:
-        """Return the indexes of the ready messages; a range if none is returned and there are no holes."""
+        """Return the indexes of the ready messages; a range if ``returned`` is None and there are no holes."""
         fresh: Sequence[int] = range(self.cursor, self.length)
         if self.holes:
             fresh = list(self.acks.unsettled(self.cursor, self.length))

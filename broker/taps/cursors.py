@@ -55,8 +55,8 @@ class Cursors:
         user: str | None = None,
     ) -> None:
         """Record that a reader has passed a seal, creating its cursor if necessary. Only `reset` moves a cursor back.
-        Shapes: a new cursor belongs to its `maker`; `user`, if given, becomes the owner of the cursor. `incarnation`
-            identifies the start of the broker that wrote the seal; a seal of another history is refused.
+        Shapes: `user`, if given, becomes the cursor's owner; else a new cursor belongs to its `maker`. `incarnation`
+            identifies the run of the broker that wrote the seal; a seal of another history is refused.
         """
         check_cursor_name(name)
         view = self._folder.view
@@ -96,7 +96,7 @@ class Cursors:
             self._begun.remove(user)
 
     async def begin(self, name: str, vhost: str, tap: str) -> None:
-        """Create a cursor before the first slot file of a tap, unless the cursor exists."""
+        """Create a cursor that has passed no slot file of its tap yet, unless the cursor exists."""
         view = self._folder.view
         if view.cursor(name, vhost, tap) is None:
             seals = view.of_tap(vhost, tap)

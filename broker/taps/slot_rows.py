@@ -98,7 +98,7 @@ def copy_pieces(
     try:
         end = _copy(store, number, pieces, file, bytes_max, ahead_ms)
         if file.rows:
-            file.complete(end)  # a full disk is found here and can be retried; in `finish`, it would end the broker
+            file.complete(end)  # finds a full disk, so that the caller can retry; in `finish`, it would end the broker
     except BaseException:
         file.abandon()
         raise
@@ -117,7 +117,7 @@ def _copy(
     for piece in pieces:
         first, redelivered = piece.slot.first, piece.redelivered
         for index, message in zip(piece.indexes, _contents(store, number, piece), strict=True):
-            if message is None:  # the message could not be read, which was logged
+            if message is None:  # the message could not be read; the error was logged
                 continue
             if file.size_bytes >= bytes_max and file.rows:
                 return end

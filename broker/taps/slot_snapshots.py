@@ -82,7 +82,7 @@ class Snapshots(Mapping[str, Snapshot]):
     """The snapshots of a broker by id.
 
     At a limit, the oldest snapshots of the same user are removed, or the new one is refused. All users share a part of
-    the disk, and a user's snapshots may fill no more of it than those of all users leave free.
+    the disk, and the snapshots of one user may be no larger than what is still free of that part.
     """
 
     def __init__(self, vhosts: Vhosts, writer: SlotWriter) -> None:

@@ -225,7 +225,7 @@ class Taps:
         return self._folder.view
 
     async def frozen(self, do: Callable[[SealView], None]) -> None:
-        """Run *blocking* work in the writer's thread, so that no seal is added and no slot file is removed."""
+        """Run *blocking* work in the writer's thread, so that no seal is added and no slot file removed meanwhile."""
         await self._writer.in_thread(lambda: do(self.view))
 
     def slot_path(self, seal: int) -> Path:

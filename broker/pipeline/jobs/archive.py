@@ -40,7 +40,7 @@ from broker.pipeline.spark.tasks import run_tasks
 CURSOR: Final = "archive"
 CURSOR_MAX_BYTES: Final = 242  # a file name has at most 255 bytes, and the archive's files add a suffix
 BATCH_BYTES: Final = 1 << 30
-BATCH_SLOTS: Final = 10_000  # the driver and each task have a list of slots in memory
+BATCH_SLOTS: Final = 10_000  # limits the lists of slots in the memory of the driver and the tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ def run_archive(options: ArchiveOptions, progress: Progress) -> Summary:
 
 
 def _check_taps(options: ArchiveOptions) -> None:
-    """Check that taps given by name exist, as an archive cannot be resumed with other names. Raises: SourceRefused."""
+    """Check that the named taps exist, because an archive cannot be resumed with other names. Raises: SourceRefused."""
     source = SlotSource(_slot_options(options))
     with closing(source.catalog):
         source.check_taps(source.catalog.view())

@@ -166,7 +166,7 @@ def run_deadletters(options: DeadLetterOptions, progress: Progress) -> Summary:
 
 
 def group_deaths(frame: DataFrame, wanted: DeathFilter) -> list[dict[str, Any]]:
-    """Group the dead letters of a frame by reason, queue and original route; return the largest group first.
+    """Group the dead letters of a frame by reason, queue and original route; return the groups, largest first.
 
     Shapes: `found_in` is the queue that contains the messages, `died_in` the queue of their latest death; `sample` is
     the newest message.

@@ -160,7 +160,7 @@ class BadReplayState(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The selected rows of a slot: their number, first time and last time. All snapshots together have seal 0."""
+    """The selected rows of a slot: their number, first time and last time. All snapshots are one slot with seal 0."""
 
     seal: int
     rows: int
@@ -180,7 +180,7 @@ class Step:
 def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
     """Return the steps after seal `done`; a step has one slot, or several small ones.
 
-    Rows of snapshots, which have no seal, are the first step, and every run repeats them.
+    Rows of snapshots (seal 0) are the first step, and every run repeats them.
     """
     limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
     steps: list[Step] = []

@@ -155,7 +155,7 @@ def _broker(
 
 
 def _forecast(lake: Lake, found: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the forecast, for which each message has the mean size on disk of the messages in the lake."""
+    """Return the forecast, which assumes that future messages have the mean size of those in the lake."""
     files = lake.files()
     return forecast(
         {int(day): count for day, count in found["by_day"].items()},

@@ -86,7 +86,7 @@ class ArchiveRun:
         self.note: ArchiveNote  # set by `begin`
         self._at = StreamOffset("", 0)  # the lake has everything up to this offset
         self._has_batch = False
-        self._interrupted: StreamOffset | None = None  # the end of a batch if the lake has only its bad records
+        self._interrupted: StreamOffset | None = None  # the end of a batch of which the lake has only the bad records
         self._begins: dict[TapName, int] = {}  # the seal after which the archive begins in each tap
         self._gaps_before = 0  # the seal of the last gap known before the first batch
         self._say = say
@@ -141,7 +141,7 @@ class ArchiveRun:
         else:
             note = self._resumed(note, allow_gap=allow_gap)
         self.note = note
-        if self.lake.place.folder is not None:  # on a bucket, another machine may run: the lock does not exclude it
+        if self.lake.place.folder is not None:  # the lock does not exclude another machine that writes to a bucket
             for table in (self.lake.message_table, self.lake.bad_table):
                 table.sweep(note.query)
         self.totals.seal = self._at.seal

@@ -22,7 +22,7 @@ PARQUET_MAGIC: Final = b"PAR1"
 
 
 class DeltaLog:
-    """The log of a table; `table` is None for one in a bucket, where written objects are complete and durable."""
+    """The log of a table; `table` is None in a bucket, where written objects are complete and durable."""
 
     def __init__(self, table: Path | None, disk: Disk) -> None:
         self._table = table or Path()
@@ -33,7 +33,7 @@ class DeltaLog:
     def sync(self, version: int, after: int = -1) -> None:
         """Sync an entry and the files that it adds, and all earlier entries that may not be on disk.
 
-        A killed compaction, for example, may leave one. Shapes: the entries up to `after` are on disk.
+        A killed compaction, for example, may leave such an entry. Shapes: the entries up to `after` are on disk.
         """
         for path in reversed(list(self._unsynced(version, after))):
             for action in _actions(self._disk.read(path)):
@@ -97,8 +97,8 @@ class DeltaLog:
         """Return whether an entry is incomplete, or replaces files that still exist by incomplete files.
 
         An entry that only adds files is not examined further, because an archive syncs its files before their entry.
-        Shapes: `later` are the files that later entries removed, which a vacuum may have deleted; a complete entry adds
-            the files that it removes.
+        Shapes: `later` are the files that later entries removed, and that a vacuum may have deleted. If the entry is
+            complete, the files that it removes are added to `later`.
         """
         try:
             actions = list(_actions(self._disk.read(self._folder / name)))

@@ -37,7 +37,7 @@ LISTING_THRESHOLD: Final = "spark.sql.sources.parallelPartitionDiscovery.thresho
 GLOB: Final = re.compile(r"[][{}*?\\]")  # Spark treats a path with these characters as a pattern
 LISTED_BY_DRIVER: Final = 10_000  # up to this many files are listed by the driver, because a Spark job costs more
 OBJECT_ROWS: Final = 10_000  # the rows of a batch that a task reads from a bucket
-OBJECT_TASKS: Final = 4  # a read has this many tasks for each one that can run at the same time
+OBJECT_TASKS: Final = 4  # the tasks of a read, for each task that can run at the same time
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ class Lake:
         self.disk.write_whole(self.place.root / folder / name, json.dumps(value, ensure_ascii=False).encode())
 
     def _branches(self, store: str) -> list[Branch]:
-        """Return the branches of a store in the lake. Cost: each branch's file is read once, as it never changes."""
+        """Return the branches of a store in the lake. Cost: each branch's file is read once: it never changes."""
         folder, known = self.place.root / TAPS, self._known_branches
         names = [name for name in self.disk.list(folder) if name.startswith(f"{store}-")]
         for name in names:

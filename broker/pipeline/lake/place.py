@@ -22,7 +22,7 @@ from broker.pipeline.spark.log import cache_folder
 
 SCHEMES: Final = frozenset({"s3", "s3a"})
 UNSUPPORTED: Final = re.compile(r"[][^|%\\\x00-\x1f]")
-BUFFER_BYTES: Final = 1 << 20  # without a buffer, the package's stream does not accept Python's bytes
+BUFFER_BYTES: Final = 1 << 20  # without a buffer, the stream of deltalake does not accept Python's bytes
 OPTION_PREFIX: Final = "AWS_"  # the prefix of an object store's environment variables
 
 

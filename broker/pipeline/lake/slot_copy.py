@@ -324,7 +324,7 @@ class SlotCopy(ExitStack):
             rows.page_out()
 
     def _record_bad(self, slot: SlotHandle, reason: str, **row: Any) -> None:
-        """Record an unreadable row, described by the columns in `row`, or the whole slot if there are none."""
+        """Record an unreadable row, described by the columns in `row`, or the whole slot if `row` is empty."""
         whole = {"offset": slot.first, "rows": slot.count, "ts": (slot.first_ts_ms or 0) * 1000}
         of_slot = {"store": slot.store, "vhost": slot.vhost, "queue": slot.queue, "slot": slot.first, "seal": slot.seal}
         found = {"query": self._query, "incarnation": slot.incarnation or None, "reason": reason}

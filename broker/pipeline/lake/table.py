@@ -1,7 +1,7 @@
 """A Delta table of a lake, with two guarantees that the Delta package lacks: one writer per tap, and a durable log.
 
-The log has one transaction per branch (a tap and a start of the broker), whose version is the last seal of the branch
-in the table. It also has one per archive and start of the broker, whose version is the last seal that the archive has
+The log has one transaction per branch (a tap in one run of the broker), whose version is the last seal of the branch in
+the table. It also has one per archive and run of the broker, whose version is the last seal that the archive has
 passed. The package records transactions without comparing them. So each commit is attempted for exactly one version of
 the table; if another writer was first, the table is read and compared again.
 """
@@ -83,7 +83,7 @@ def branch_name(branch: Branch) -> str:
 
 
 def query_name(query: str, incarnation: str) -> str:
-    """Return the name of an archive's transaction for a start of the broker."""
+    """Return the name of an archive's transaction for one run of the broker."""
     return f"slotmq-query/{query}/{incarnation}"
 
 
@@ -150,7 +150,7 @@ class LakeTable:
             return table
 
     def _load_version(self, table: DeltaTable, version: int | str | datetime) -> None:
-        """Load an older version; on a disk, refuse a time before the oldest one, which the package would accept."""
+        """Load an older version; on a disk, refuse a time before the oldest version, which the package would load."""
         if isinstance(version, int):
             if version > table.version():
                 raise LakeRefused(f"{self.uri} has no version {version}: the last one is {table.version()}")
@@ -177,13 +177,13 @@ class LakeTable:
         return sorted(found, key=lambda file: (file.date, file.first_ts_ms or 0, file.path))
 
     def last_seals(self, branches: Sequence[Branch]) -> dict[Branch, int]:
-        """Return the last seal in the table of each branch that has one."""
+        """Return each branch's last seal in the table; leave out branches without one."""
         table = self.load()
         found = {branch: table.transaction_version(branch_name(branch)) for branch in branches}
         return {branch: seal for branch, seal in found.items() if seal is not None}
 
     def last_passed(self, query: str, incarnations: Iterable[str]) -> tuple[int, str] | None:
-        """Return an archive's last passed seal and the start of the broker that wrote it, or None if there is none."""
+        """Return the last seal that an archive has passed, and the run of the broker that wrote the seal; or None."""
         table = self.load()
         versions = {start: table.transaction_version(query_name(query, start)) for start in incarnations}
         return max(((seal, start) for start, seal in versions.items() if seal is not None), default=None)

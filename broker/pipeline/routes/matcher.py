@@ -27,7 +27,7 @@ class BadTopology(ValueError):
 
 
 class Match(NamedTuple):
-    """The names of the queues that a message reaches, and the numbers of the bindings that it follows."""
+    """The names of the queues that a message reaches, and the numbers of the bindings that route it."""
 
     queues: tuple[str, ...]
     bindings: tuple[int, ...]
@@ -125,7 +125,7 @@ class Matcher:
         return tuple(self.default_at + place for place in places if place is not None)
 
     def _walk(self, vhost: str, start: Exchange, keys: Sequence[str], fields: MessageFields | None) -> Numbers:
-        """Return the numbers of the bindings that a message follows from an exchange on; visit each exchange once.
+        """Return the numbers of the bindings that route a message from an exchange on; visit each exchange once.
 
         Source: the router's walk, which does not return bindings.
         """

@@ -37,7 +37,7 @@ CC_NAME: Final = '"CC"'  # the name of the header CC in a column of headers
 class RouteTally:
     """Count the routes of the keys in one partition.
 
-    A key whose route depends on properties is one row for each combination of them; its rows are added up.
+    A key whose route depends on properties has one row for each combination of properties; its rows are added up.
     Invariant: any other key is in one partition only, so the most frequent of these keys are among the most frequent
         ones of their partitions.
     """

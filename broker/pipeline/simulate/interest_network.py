@@ -158,7 +158,7 @@ DOWN_MS: Final = 1_000
 
 @dataclass(slots=True)
 class UpdateTraffic:
-    """The traffic on links. Announcements to observed leaves count as `leaf_...`; those to other leaves are ignored."""
+    """The traffic on links. Announcements to observed leaves are in `leaf_...`; those to other leaves are ignored."""
 
     packets: int = 0
     bytes: int = 0
@@ -226,7 +226,7 @@ class InterestNetwork:
     def route(self, leaf: str, key: str) -> tuple[int, set[str]]:
         """Return the number of edges that a message from a leaf crosses, and the leaves that it reaches.
 
-        The brokers of a tree node know the same, so the first one decides for all.
+        The brokers of a tree node know the same patterns, so the first broker decides for all.
         """
         tree, crossed, reached = self.tree, 0, set[str]()
         waiting = [("", leaf)]

@@ -103,8 +103,8 @@ class PublishWindow:
     def _match(self, method: commands.Basic.Return, properties: bytes, body: bytes) -> int:
         """Return the tag of the message to which a basic.return refers, or 0 if there is none.
 
-        Returns arrive in the order of publishes, so it is the first equal message after the previously returned one. If
-        none is equal, it is the first that differs only in its properties, which the broker may have changed.
+        Returns arrive in the order of publishes, so this is the first equal message after the previous return. If no
+        message is equal, it is the first that differs only in its properties, which the broker may have changed.
         """
         candidate = 0
         route = (method.exchange, method.routing_key)
@@ -164,8 +164,8 @@ def _fail(refused: RefusedMessage) -> NoReturn:
 class AmqpPublisher:
     """Publish to one vhost.
 
-    After a lost connection every unconfirmed message is sent again. This is safe for messages with a sequence number,
-    which are numbered for the producer in the options; an unconfirmed message without a number is an error.
+    After a lost connection every unconfirmed message is sent again. This is safe for messages with a sequence number of
+    the producer in the options; an unconfirmed message without a number is an error.
     Invariant: at most `window` messages are in flight.
     """
 

@@ -142,7 +142,7 @@ class HeaderChanges:
 class PropertyOctets:
     """The property octets of rows, cached by the values of the properties.
 
-    Shapes: `persistent` sets the delivery mode; None keeps it, or makes columns without a delivery mode persistent.
+    Shapes: `persistent` sets the delivery mode; None keeps it, or sets persistent if a row of columns has none.
     """
 
     def __init__(self, *, persistent: bool | None, changes: HeaderChanges) -> None:
@@ -151,7 +151,7 @@ class PropertyOctets:
         self._known: Memo[Any, bytes | BadProperties] = Memo(self._checked)
 
     def of_row(self, raw: bytes | None, names: tuple[str, ...], values: tuple[Any, ...]) -> bytes | BadProperties:
-        """Return the octets of `raw` properties or, if it is None, of columns, in which null is an absent property."""
+        """Return the property octets of a row, from `raw` or, if that is None, from columns; null is no property."""
         return self._known[(names, values) if raw is None else raw]
 
     def _encoded(self, row: dict[str, Any]) -> bytes:

@@ -259,7 +259,7 @@ def publish_frame(
         yield pa.RecordBatch.from_pylist([asdict(publish_batches(options, batches, pace))])
 
     ready = frame.sortWithinPartitions(*order).select(*COLUMNS)
-    with session_setting(spark, WORKER_IDLE, "0"):  # a worker that publishes slowly does not hang
+    with session_setting(spark, WORKER_IDLE, "0"):  # no time limit, because a worker may publish slowly
         tallies = ready.mapInArrow(task, TALLY_DDL).collect()
     log.commit(RUN_NAME, batch, [tally["file"] for tally in tallies if tally["file"]])
     total = {name: sum(tally[name] for tally in tallies) for name in ("rows", "refused", "dropped", "bytes")}

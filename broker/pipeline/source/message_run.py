@@ -52,7 +52,7 @@ def batches(slot: SlotRows, columns: Sequence[str] = COLUMNS, rows: Any = None) 
 
 
 def decode_groups(slots: Iterable[SlotHandle]) -> Iterator[list[SlotHandle]]:
-    """Split slots into groups that are decoded together into one batch; a larger slot is a group of its own.
+    """Split slots into groups, each decoded into one batch; a slot larger than a batch is a group of its own.
 
     Cost: decoding a group takes at least a millisecond and 30 KB.
     """

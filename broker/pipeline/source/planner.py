@@ -171,8 +171,8 @@ def runs(
 ) -> list[list[SlotHandle]]:
     """Split slots into consecutive runs.
 
-    Shapes: a run is limited to `partition_max_bytes`, and to an even share for each of `tasks`, or 4 MiB if the share
-        is smaller. A larger slot is a run of its own.
+    Shapes: a run has at most `partition_max_bytes`, and at most an even share for each of `tasks` or, if that is less,
+        4 MiB. A larger slot is a run of its own.
     """
     share = sum(slot.bytes for slot in slots) // max(tasks, 1) + 1
     return list(groups(slots, BatchLimits(bytes=min(partition_max_bytes, max(share, PARTITION_MIN_BYTES)))))

@@ -39,7 +39,7 @@ ARROW_SCHEMA: Final = pa.schema(
         ("properties_raw", pa.binary()),  # the content header from the property flags on
         ("body", pa.binary()),
         ("store", pa.string()),  # the id of the data folder
-        ("incarnation", pa.string()),  # the id of the broker's start during which the slot was written
+        ("incarnation", pa.string()),  # the id of the run of the broker that wrote the slot
     ]
 )
 
@@ -74,7 +74,7 @@ BAD_SCHEMA: Final = pa.schema(
         ("seal", pa.int64()),
         ("row", pa.int64()),  # the row's number in the slot, from 0; null for a whole slot
         ("offset", pa.int64()),  # the message id; for a whole slot the first one
-        ("rows", pa.int64()),  # the number of messages that the record covers
+        ("rows", pa.int64()),  # the number of messages: 1, or all of a whole slot
         ("ts", INSTANT),
         ("reason", pa.string()),
         ("raw", pa.binary()),  # at most 1 MiB; null for a whole slot

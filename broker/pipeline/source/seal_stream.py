@@ -1,7 +1,7 @@
 """Read slots as they are sealed: the stream of both formats, and its offset, which Spark stores in the checkpoint.
 
 {"v": 2, "store": 32 hex digits, "seal": n, "incarnation": 32 hex digits}   everything up to seal n was read
-"incarnation"  the start of the broker that wrote the seal
+"incarnation"  the run of the broker that wrote the seal
 "slots": k     optional: the number of slots in the batch that ends at this offset
 "gaps": m      optional: gaps up to seal m existed when the stream began, so the stream did not lose them
 """

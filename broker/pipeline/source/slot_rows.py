@@ -84,7 +84,7 @@ class HeaderPlaces:
 
 
 def _extent(octets: Any, at: Any, limit: Any, kind: str) -> tuple[Any, Any]:
-    """Return where the value of each header starts if it exists, and the length that the header states."""
+    """Return where a property's value would start in each header, and the length that the header states."""
     if kind == "shortstr":
         return at + 1, octets[np.minimum(at, limit)].astype(np.int64)
     if kind == "table":
@@ -301,7 +301,7 @@ class SlotRows:
 def joined_rows(views: Sequence[SlotView], *, headers: bool = True) -> SlotRows | None:
     """Return the rows of several slot files, or None if there are fewer than two or any is damaged.
 
-    If it is None, the caller reads the files one by one, so that errors name the file.
+    After None, the caller reads the files one by one, so that errors name the file.
     """
     if len(views) < 2:
         return None

@@ -22,7 +22,7 @@ TapFilter = Callable[[str, str], bool]  # vhost and tap
 def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]:
     """Return the gaps that may be after the position at which a reader begins; none for earliest and latest.
 
-    For an id or a time, released slots count unless the first existing slot of their queue begins at or before it.
+    For an id or a time, released slots are a gap unless their queue's first existing slot begins at or before it.
     """
     if begin.kind in ("earliest", "latest"):
         return []
