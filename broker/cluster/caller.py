@@ -271,7 +271,7 @@ class Caller:
 
 
 def _returned(left_out: LeftOut) -> list[Returned]:
-    """Return the messages that a refused transaction had settled; they count as delivered unless a move leased them."""
+    """Return the messages that a refused transaction had settled, marked as delivered unless a move leased them."""
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)

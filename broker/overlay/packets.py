@@ -161,7 +161,7 @@ class Update:
 
 
 class Contradiction(ValueError):
-    """A broker's announcement contradicts that of another broker; the text says how. The link to it must be closed."""
+    """An announcement contradicts that of another broker; the text says how. The link over which it came must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
