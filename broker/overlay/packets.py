@@ -161,7 +161,7 @@ class Update:
 
 
 class Contradiction(ValueError):
-    """An announcement contradicts that of another broker; the text says how. The link that brought it must be closed."""
+    """An announcement contradicts that of another broker; the text says how. The link it came over must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
