@@ -374,8 +374,8 @@ class Database:
     async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         """Send a call until its result is known.
 
-        It is also repeated after a warning, which may say that it was committed but not confirmed by a standby. The
-        repeated call finds the result and writes again, and its answer waits for the standby, too.
+        Also repeat it after a warning, which may say that the call was committed but not confirmed by a standby. The
+        repeated call finds the stored result and writes again, so that its answer waits for the standby, too.
         """
         statement = self._statement("commit", 4 + len(arguments))
         pause_s, reason, before = RETRY_PAUSE_S, "", self._newest_number

@@ -1,7 +1,7 @@
 """Arguments and rows of the functions of the schema.
 
 A `bit varying` is a bitarray here. Its format: the number of bits in four bytes, big-endian, then the bits, beginning
-with the highest one of the first byte. asyncpg would encode a bitarray inside a list as an array, so statements get the
+with the highest bit of the first byte. asyncpg would encode a bitarray inside a list as an array, so statements get the
 packed bytes.
 """
 

@@ -209,7 +209,7 @@ class Leases:
         elif reports:
             self._wants[level.number] = 0
         elif ready and not self._paused and queue.consumers.room(1):
-            self._levels.touch(level)  # once these are delivered, more may be needed
+            self._levels.touch(level)  # once the ready ones are delivered, more may be needed
 
     def _target(self, level: SharedLevel) -> int:
         """Return how many ready messages this node can use, even if other queues use up a shared prefetch."""

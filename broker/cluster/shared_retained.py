@@ -1,7 +1,7 @@
 """The retained messages that all nodes share: rows in PostgreSQL, and an index of their keys on each node.
 
-A message is retained before it is published, so that its PUBACK follows both. Before a node searches its index
-for a new subscription, it updates the index; the messages themselves are read from PostgreSQL.
+A message is retained before it is published, so that its PUBACK follows both. Before a node searches its index for
+a new subscription, it updates the index; the messages themselves are read from PostgreSQL.
 """
 
 from __future__ import annotations

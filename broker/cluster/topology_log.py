@@ -200,8 +200,8 @@ class TopologyLog:
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Append changes of one vhost, and call `done` once every member has applied them, up to the first without
-        effect. Call `refused` with the reason if PostgreSQL refuses their contents or the node is lost. With `unused`
-        they are appended only if that level has no consumers.
+        effect. Call `refused` with the reason if PostgreSQL refuses their contents or the node is lost. With `unused`,
+        the number of a level, they are appended only if that level has no consumers.
         """
         if self._takes_part:
             self._proposals.append(Proposal(changes, done, unused, refused))

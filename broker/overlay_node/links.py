@@ -256,7 +256,7 @@ class Links:
         """Return this end of a link that a neighbour opens.
 
         Raises: ChannelError 403 unless a broker of this process has that neighbour, and for a second process with its
-            name; 406 if the open link of this end remains.
+            name; 406 if a link that is already open is kept.
         """
         peer, own = arguments.get(BROKER_ARGUMENT), arguments.get(PEER_ARGUMENT)
         broker = self._held.get(own) if isinstance(own, str) else None
