@@ -1,7 +1,7 @@
 """The batch collected for the next call: messages, settlements and used producer numbers. Pure.
 
 A batch is committed by one call. PostgreSQL alone decides which messages a full queue refuses: the answer to the call
-names them, and the batch knows who published each. Transactions, and messages with a producer's number, are atomic:
+names them, and the batch has the publisher of each. Transactions, and messages with a producer's number, are atomic:
 either all their queues accept them or none does. PostgreSQL executes a call with atomic work completely or not at all.
 If it refuses the call, the batch is sent again without the refused messages and the atomic work to which they belong.
 """
@@ -64,7 +64,7 @@ class Share:
             self.free.extend(b"\1" * (count - mine))
 
     def note_due(self, due_ms: int) -> None:
-        """Record when a message is due; the share is due with the earliest one."""
+        """Record when a message is due; the share is due with its earliest message."""
         if not self.due_ms or due_ms < self.due_ms:
             self.due_ms = due_ms
 
@@ -261,7 +261,7 @@ class GatheringBatch:
         `leave_all_out` it may be called again.
 
         A message that was settled after it was added is omitted, and so is a level that has no other messages.
-        Levels and slots ascend, which is the order of the locks. The slots of earlier batches have numbers by now.
+        Levels and slots ascend, the order in which PostgreSQL locks them. Slots of earlier batches have numbers by now.
         """
         settled = self._all_settled()
         sent = self.sent = [share for _, share in sorted(self.shares.items()) if share.prepare(settled.get(share.slot))]

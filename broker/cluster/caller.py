@@ -1,4 +1,4 @@
-"""The caller: commits one batch after another, and confirms their publishes and transactions.
+"""The caller commits one batch after another, and confirms their publishes and transactions.
 
 A publish is confirmed only by the answer to its call. The answer also says which messages full queues refused, because
 no node decides that by itself. While a call runs, the next batch is collected. A lone message is sent at once; under
@@ -271,7 +271,7 @@ class Caller:
 
 
 def _returned(left_out: LeftOut) -> list[Returned]:
-    """Return the messages that a refused transaction had settled; they count as delivered unless a move leased them."""
+    """Return the messages that a refused transaction had settled, marked as delivered unless a move leased them."""
     found: list[Returned] = []
     for slot, bits in left_out.settled:
         one = Returned(slot)

@@ -314,7 +314,7 @@ async def _open(target: ServerAddress) -> tuple[Any, Any]:
 
 @contextmanager
 def _resets() -> Iterator[None]:
-    """Raise unexpected errors of the driver as ConnectionResetError: its connection has ended between two steps."""
+    """Raise unexpected errors of the driver as ConnectionResetError, because the connection ended between two steps."""
     try:
         yield
     except (ClusterError, OSError, asyncpg.PostgresError):

@@ -125,7 +125,7 @@ class ConsumerRegistry:
             self.registered[queue] = self.registered.get(queue, 0) + 1
             self._note_active(queue, active=active)
         answered(granted)
-        if granted and self.registered[queue] > len(queue.consumers):  # it could not start
+        if granted and self.registered[queue] > len(queue.consumers):  # the consumer could not start
             self._changed[queue] = None
 
     async def _remove(self, queue: RegisteredQueue) -> None:

@@ -80,7 +80,7 @@ class Database:
         self._statements: dict[tuple[str, int], str] = {}
         self._sequence = 0
         self._newest = 0  # the sequence of the newest answered call
-        self._newest_synchronous: int | None = None  # the sequence of the newest one that waited for the disk
+        self._newest_synchronous: int | None = None  # that of the newest answered call that waited for the disk
         self._forgotten = 0  # the results of calls with lower sequences are deleted
         self._kept: tuple[int, int | None] = NONE_KEPT  # the calls whose results remain: newest, newest synchronous
         self._newest_number = 0  # the highest number known to be committed, of calls and epochs of all nodes
@@ -170,8 +170,8 @@ class Database:
     async def beat(self, url: str, applied_version: int, reports: dict[str, Any]) -> Pulse:
         """Send a heartbeat, and return the time, the generation and the members. Nodes tell each other the newest
         number that they know to be committed. So each detects a database that was restored to an earlier state under
-        open connections, even if the node that committed the number is gone: the database lacks the number, a version
-        of the topology, or a heartbeat of this node. Raises: WentBack then; Fenced; Unreachable.
+        open connections, even if the node that committed the number is gone. Raises: WentBack if the database lacks
+        that number, a version of the topology, or a heartbeat of this node; Fenced; Unreachable.
         """
         epoch, known = self.epoch, (self._newest_number, self.topology(), self._beats + 1)
         rows = await self.acting("beat", "beat", url, applied_version, reports | {"newest_number": self._newest_number})
@@ -261,7 +261,7 @@ class Database:
         counts: Sequence[Mapping[str, Sequence[int]] | None],
         *due_ms: Sequence[int],
     ) -> None:
-        """Free messages of rows leased to this node. `seen` may have been delivered; `counts` are `Counts` by index.
+        """Free messages of rows leased to this node. `seen` may have been delivered; `counts` are counts of returns.
 
         Shapes: `due_ms` is absent, or one sequence of the times at which the keeper must check the rows again.
         """
@@ -328,7 +328,7 @@ class Database:
         return statement
 
     async def acting(self, lane: Lane, name: str, *arguments: Any) -> list[Any]:
-        """Call a function that takes this node and its epoch first, and return its rows.
+        """Call a function whose first arguments are this node and its epoch, and return its rows.
 
         Raises: Fenced; Conflict; Unreachable; DatabaseRefused.
         """
@@ -374,8 +374,8 @@ class Database:
     async def _committed(self, epoch: int, sequence: int, synchronous: bool, arguments: list[Any]) -> CommittedCall:
         """Send a call until its result is known.
 
-        It is also repeated after a warning, which may say that it was committed but not confirmed by a standby. The
-        repeated call finds the result and writes again, and its answer waits for the standby, too.
+        Also repeat it after a warning, which may say that the call was committed but not confirmed by a standby. The
+        repeated call finds the stored result and writes again, so that its answer waits for the standby, too.
         """
         statement = self._statement("commit", 4 + len(arguments))
         pause_s, reason, before = RETRY_PAUSE_S, "", self._newest_number

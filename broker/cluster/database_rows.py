@@ -1,7 +1,7 @@
 """Arguments and rows of the functions of the schema.
 
 A `bit varying` is a bitarray here. Its format: the number of bits in four bytes, big-endian, then the bits, beginning
-with the highest one of the first byte. asyncpg would encode a bitarray inside a list as an array, so statements get the
+with the highest bit of the first byte. asyncpg would encode a bitarray inside a list as an array, so statements get the
 packed bytes.
 """
 
@@ -127,7 +127,7 @@ class LeasedRow:
     """A row leased to this node, the bits of a row that were just leased, or a row at which an operator peeks.
 
     `number` is None if no message was leased; `more` is set in the last row of a level if free messages are left.
-    `began` is the transaction id of the lease; all calls with ids below `finished` had ended before it.
+    `began` is the transaction id of the lease; all calls with ids below `finished` had ended before the lease.
     """
 
     level: int

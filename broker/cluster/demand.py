@@ -18,9 +18,9 @@ class Demand:
     Shapes: ``free`` is set while messages may be free that no lease has searched for. ``bound`` is the number of the
         slot at which the next lease begins its search; ``asked`` is how many messages are being asked for, and ``step``
         the maximum. ``peer_wants`` is the number of ticks for which another node still needs messages; ``notified`` is
-        set once other nodes know that this one does. ``remaining`` is the number of free messages after the last fetch
-        for basic.get. ``has_room`` is set while the database knows that consumers here have room, for a queue with
-        limits. ``ignores_bound`` is set if the next lease must ignore the bound, for example after a lost hint.
+        set once a hint has told others that this node does. ``remaining`` is the number of free messages after the last
+        fetch for basic.get. ``has_room`` is set while, for a queue with limits, the database records consumers here as
+        having room. ``ignores_bound`` is set if the next lease must ignore the bound, for example after a lost hint.
     Units: ``settled_now`` and ``settled_before`` are messages in this tick of 50 ms and in the previous one.
     Invariant: ``backlog`` is set while messages of the level may be free, will be free with the next commit, or are
         being sent to this node. Then new messages are not leased to this node from the start, because they would
@@ -141,7 +141,7 @@ class Demand:
         self.remaining = count
 
     def has_no_room(self) -> None:
-        """Record that the database knows of no room here: the last consumer was removed, or messages were returned."""
+        """Record that the database lists no room here: the last consumer was removed, or messages were returned."""
         self.has_room = False
 
     def forget(self) -> None:

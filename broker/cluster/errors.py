@@ -35,7 +35,7 @@ class ClusterError(Exception):
 
 
 class Fenced(ClusterError):
-    """This node is not a member: it was declared dead, for example, or the database went back. SQLSTATE SQ001."""
+    """This node is not a member: it was declared dead, for example, or the database was restored. SQLSTATE SQ001."""
 
 
 class WentBack(Fenced):
@@ -111,8 +111,8 @@ def refusal_of(target: ServerAddress, error: BaseException) -> ClusterError | No
 
 
 def failure_of(text: str, error: Exception) -> ClusterError | None:
-    """Return the error for a statement that failed, or None if it is not PostgreSQL's or the connection is unusable.
-    `text` is the error's message. Any error of PostgreSQL ends a call, never the broker.
+    """Return the error for a failed statement, or None if `error` is not PostgreSQL's or the connection is unusable.
+    `text` is the message of the returned error. Any error of PostgreSQL ends a call, never the broker.
     """
     if not isinstance(error, asyncpg.PostgresError):
         return None

@@ -52,8 +52,8 @@ class Hint(NamedTuple):
 
 
 class HintTeller:
-    """Tell the other nodes which messages are free or wanted. Hints that arrive while one is being sent are merged into
-    the next ones. They are sent after the commit that they announce, on another connection, because NOTIFY takes a lock
+    """Tell the other nodes which messages are free or wanted. What is announced while a hint is sent is merged into the
+    next hints. A hint is sent after the commit that it announces, on another connection, because NOTIFY takes a lock
     that would serialize the commits of all nodes.
     """
 

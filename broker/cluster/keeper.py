@@ -102,7 +102,7 @@ class Keeper:
         ]
         if leased:
             async with self._data.working_on([row for _, row in leased]) as chunks:
-                with self._data.levels.not_ahead():  # else a message returns unmarked although its copy was delivered
+                with self._data.levels.not_ahead():  # else a copy may be delivered although its call fails
                     returned = self._work(leased, chunks, now_ms)
                 await self._give_back(returned)
             await self._data.drain()

@@ -90,7 +90,7 @@ def reconciled(
     Shapes: `rows` are all rows that the database has leased to this node, `arriving` are rows whose chunks are being
         read, `returning` are messages being returned.
     Invariant: no lease or call is running. If the answer to a call has not been handled yet, this node does not know
-        the numbers of its slots; they are not returned.
+        the numbers of the call's slots, and does not return their messages.
     """
     held = {(row.level, row.number): row for row in rows if row.number is not None}
     known: dict[Place, bitarray] = {}

@@ -185,7 +185,7 @@ class Leases:
             if level.manager.ready:
                 self._surrender(level, level.manager.ready)
                 if level.manager.ready:
-                    self._watch(level)  # the others are in the running call
+                    self._watch(level)  # the remaining messages are in the running call
             return
         if queue.consumers.present and level not in self._consuming:
             self._consuming[level] = None
@@ -209,7 +209,7 @@ class Leases:
         elif reports:
             self._wants[level.number] = 0
         elif ready and not self._paused and queue.consumers.room(1):
-            self._levels.touch(level)  # once these are delivered, more may be needed
+            self._levels.touch(level)  # once the ready ones are delivered, more may be needed
 
     def _target(self, level: SharedLevel) -> int:
         """Return how many ready messages this node can use, even if other queues use up a shared prefetch."""
@@ -404,7 +404,7 @@ class Leases:
             if last is not None and last.number is not None:
                 level.demand.passed(last.number, last.began, last.finished)
                 if last.more:
-                    level.demand.note_free(last.number)  # if it ignored the bound, messages may be left below it
+                    level.demand.note_free(last.number)  # if the lease ignored the bound, some may be left below
             count = counts.get(level.number, 0)
             level.demand.answered(
                 count,
@@ -455,5 +455,5 @@ class Leases:
         asked, self._asked = self._asked, []
         for level in asked:
             level.demand.answered(0, more=True, gathers=False)
-            level.demand.ignore_bound()  # the failed lease may have ignored it
+            level.demand.ignore_bound()  # the failed lease may have ignored the bound
             self._levels.touch(level)

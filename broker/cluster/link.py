@@ -26,7 +26,7 @@ RECONCILED: Final[tuple[Lane, ...]] = ("call", "lease")  # lanes that wait for t
 class Link:
     """The connections of this node, while there are any. After they were lost, `recover` is called with the new
     connections, the identity of the former server, and the old server processes, whose statements may still be running.
-    It calls `check` once the database is known to have the same history, or the epoch has ended. When `recover`
+    `recover` calls `check` once the database is known to have the same history, or the epoch has ended. When it
     returns, all statements continue.
     """
 
@@ -63,7 +63,7 @@ class Link:
 
     @property
     def is_up(self) -> bool:
-        """Whether there are connections, which work as far as known."""
+        """Whether there are connections that work, as far as is known."""
         return self._connections is not None
 
     @property

@@ -30,7 +30,7 @@ _log = get_logger()
 
 ANSWERS_MAX: Final = 1000  # messages of one lease
 LOOK_S: Final = 1.0
-QUESTION: Final = "slotmq.question."  # followed by the epoch of the asking node, and its number of the question
+QUESTION: Final = "slotmq.question."  # followed by the epoch of the asking node, and its number for the question
 ANSWER: Final = "slotmq.answer."  # followed by the number of the question, and the epoch of the answering node
 ANSWERS_S: Final = 2.0  # nodes that do not answer within this time are ignored
 

@@ -24,8 +24,8 @@ _log = get_logger()
 BOOT_TIME: Final[Callable[[], float]] = (
     partial(time.clock_gettime, time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic
 )
-ANSWER_LEASES: Final = 2  # connections are closed if a heartbeat is unanswered for this many leases, ...
-ANSWER_MIN_S: Final = 2.0  # ... and at least this long
+ANSWER_LEASES: Final = 2  # connections are closed if a heartbeat is unanswered for this many leases
+ANSWER_MIN_S: Final = 2.0  # but not before this time, however short the lease is
 LEAVE_S: Final = 5.0
 TEND_INTERVAL_S: Final = 1.0
 CLOCK_BEHIND_MS: Final = 1000  # smaller differences are measurement errors
@@ -97,7 +97,7 @@ class ClusterNode:
 
     @property
     def epoch(self) -> int:
-        """The current epoch of this node, or the last one."""
+        """The newest epoch of this node, which may have ended."""
         return self._tenure.epoch
 
     @property
@@ -110,7 +110,7 @@ class ClusterNode:
         return self._tenure.state
 
     def may_act(self) -> bool:
-        """Return whether this node may deliver, answer and settle now. Cost: a clock and three comparisons."""
+        """Return whether this node may deliver, answer and settle now. Cost: one reading of the clock."""
         return self._is_caught_up and self._tenure.may_act(self._clock())
 
     def unready(self) -> str:
@@ -328,8 +328,8 @@ class ClusterNode:
     # ---- defects
 
     def give_up(self, error: BaseException) -> None:
-        """End the epoch because of a defect in a part of the node; then the node joins again. Clients are closed with
-        320, and other nodes lease its messages. Too many defects end the broker. The end of an epoch is not a defect.
+        """End the epoch because of a defect in a part of the node, which then joins again. Its clients' connections are
+        closed with 320, and other nodes lease its messages. Too many defects end the broker. Fenced is not a defect.
         """
         if isinstance(error, Fenced):
             return
@@ -342,7 +342,7 @@ class ClusterNode:
             self._lose(f"a defect, see the log: {type(error).__name__}")
 
     def _ended(self, error: BaseException) -> None:
-        """End the broker because of a defect in a task of the node, without which it cannot be a member."""
+        """End the broker because of a defect in a task that the node needs to be a member."""
         if not isinstance(error, Fenced):
             self.database.failed(error)
 

@@ -1,8 +1,8 @@
 """The other nodes, as of the newest heartbeat. This node declares silent ones dead.
 
-A node is dead when it has sent no heartbeat for its lease, or this node's if longer, and a margin. Only time in which
-this node's own polls of the database succeeded counts: a failed or late poll restarts all counts. So neither an outage
-of the database nor a pause of this node makes another node dead.
+A node is dead when it has sent no heartbeat for its lease, or this node's if that is longer, plus a margin. Only time
+in which this node's own polls of the database succeeded counts: a failed or late poll restarts all counts. So neither
+an outage of the database nor a pause of this node makes another node dead.
 
 Units: seconds of a clock that is never set (CLOCK_BOOTTIME); the caller passes the time.
 """
@@ -30,9 +30,9 @@ GAP_SHARE: Final = 1 / 2  # of the lease: after a longer time between two polls,
 class Observer:
     """The heartbeats of the other nodes, as observed by this node.
 
-    Invariant: a node is dead only if its last observed heartbeat was sent longer ago than its lease. To declare it
-        dead, the number of its heartbeats is compared again under a lock, so a node that has sent another one stays a
-        member.
+    Invariant: a node is dead only if its last observed heartbeat was sent longer ago than its lease. Before it is
+        declared dead, the number of its heartbeats is compared again under a lock, so a node that has sent another
+        heartbeat stays a member.
     """
 
     def __init__(self, lease_s: float) -> None:
@@ -175,7 +175,7 @@ class OtherNodes:
         return done
 
     async def _end_sessions(self, node: str) -> None:
-        """After a lease, terminate the sessions of a dead node: one may be blocked while it sends its last result."""
+        """After a lease, terminate the sessions of a dead node: they may be blocked while sending results."""
         await asyncio.sleep(self._lease_s)
         try:
             await self._database.end_sessions(node)

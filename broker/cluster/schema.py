@@ -74,7 +74,7 @@ async def install(connection: asyncpg.Connection, schema: str) -> int:
 
 
 async def _make_schema(connection: asyncpg.Connection, schema: str, name: str) -> None:
-    """Create the schema if it is missing. (IF NOT EXISTS would need the right to create even an existing schema.)"""
+    """Create the schema if it is missing. (IF NOT EXISTS would need the right to create schemas even if it exists.)"""
     exists, may_create, user = await connection.fetchrow(
         """SELECT EXISTS (SELECT FROM pg_namespace WHERE nspname = $1),
                has_database_privilege(current_database(), 'CREATE'), quote_ident(current_user)""",

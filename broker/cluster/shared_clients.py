@@ -95,7 +95,7 @@ class SharedClients(MqttClients):
         self._work.set()
 
     def handle_hint(self, hint: Hint) -> None:
-        """Repeat refused releases of ids, and check whether newer connections on other nodes need ids of this one."""
+        """Repeat refused releases of ids, and check whether newer connections on other nodes need ids held here."""
         if hint.kind == LOOK or (hint.kind == CLIENTS and (self._held or self._ended)):
             self._work.set()
 
@@ -106,7 +106,7 @@ class SharedClients(MqttClients):
     async def _run(self) -> None:
         while True:
             await self._work.wait(ASK_S if self._asking else None)
-            asking = {claim.key: number for number, claim in reversed(self._asking.items())}  # the oldest claim of each
+            asking = {claim.key: number for number, claim in reversed(self._asking.items())}  # the oldest for each key
             if not (asking or self._ended or self._held):
                 continue
             ended, self._ended = self._ended, []

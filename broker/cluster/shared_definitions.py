@@ -36,7 +36,7 @@ class Follower(Protocol):
 
 
 async def _nothing() -> None:
-    """Do nothing, because the node routes no message before it follows."""
+    """Do nothing, because the node routes no message before it follows the definitions."""
 
 
 class SharedDefinitions:

@@ -75,7 +75,7 @@ class SharedLevels:
                 self.schedule()
 
     def take_touched(self) -> list[SharedLevel]:
-        """Begin a check, and return the levels touched since the last one."""
+        """Begin a check, and return the levels touched since the previous check began."""
         self.has_work = False
         touched, self.touched = self.touched, {}
         return list(touched)
@@ -143,7 +143,7 @@ class SharedLevel(Level):
         return self._accepted
 
     def message_id(self, slot: Slot, index: int) -> int:
-        """Return the cluster-wide id of a message, or 0 if it is no longer leased; final once its call is answered."""
+        """Return the cluster-wide id of a message, complete once its call is answered; 0 if it is no longer leased."""
         place = self._places.get(slot.first)
         if place is None:
             return 0
@@ -292,7 +292,7 @@ class SharedLevel(Level):
         super().delete()
         self._places.clear()
         self._levels.by_number.pop(self.number, None)
-        self._levels.touch(self)  # a fetch may wait for it
+        self._levels.touch(self)  # a fetch may wait for the level
 
     def disown(self) -> None:
         """Clear the reference to the queue, because it is deleted."""

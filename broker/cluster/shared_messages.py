@@ -181,12 +181,12 @@ class SharedMessages(LocalMessages):
             try:
                 for one in held:
                     placed.place(one, move.placement_of(one.message))
-            finally:  # a message added to its new queues leaves this one, even if the next message raised an error
+            finally:  # a message added to its new queues leaves this queue, even if the next message raised an error
                 self._give_back(level, [one for one in held if one.place not in placed.numbers])
             await self._data.drain()
         await self._data.leases.returned()
         for one in held:
-            if move.remaining or not move.single_target:  # otherwise the only target refuses every further one
+            if move.remaining or not move.single_target:  # otherwise the only target refuses all further messages
                 move.count(placed.outcome_of(one))
 
     def _check_epoch(self) -> None:

@@ -1,4 +1,4 @@
-"""Numbered producers of a cluster: one node at a time has claimed a producer, and releases it on request.
+"""Numbered producers of a cluster: each is claimed by one node at a time, which releases it on request.
 
 The numbers that a producer uses are committed with its messages. The next node reads them when it claims the producer.
 """

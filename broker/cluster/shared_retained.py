@@ -1,7 +1,7 @@
 """The retained messages that all nodes share: rows in PostgreSQL, and an index of their keys on each node.
 
-A message is retained before it is published, so that its PUBACK follows both. A node updates its index before it
-searches it for a new subscription; the messages themselves are read from PostgreSQL.
+A message is retained before it is published, so that its PUBACK follows both. Before a node searches its index for
+a new subscription, it updates the index; the messages themselves are read from PostgreSQL.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from broker.tasks import Tasks
 
 ROWS_MAX: Final = 5000  # keys that one statement returns
 BATCH_MAX: Final = 256  # messages that one statement retains
-BATCH_BYTES: Final = 1 << 20  # the size of their bodies, unless the first one is larger
+BATCH_BYTES: Final = 1 << 20  # of their bodies; a larger one is retained alone
 ABSENT_MAX_MS: Final = 1_800_000  # half as long as deleted keys are kept
 
 

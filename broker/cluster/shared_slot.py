@@ -98,14 +98,14 @@ Settlement = tuple[SharedSlot, bitarray]
 
 
 class UnsavedSettlements:
-    """Keep a node's settlements until the database has them on disk, so that the node can repeat them after a crash. A
-    synchronous call writes every call answered before it, because PostgreSQL writes its log in order.
+    """Keep a node's settlements until the database has them on disk, so that the node can repeat them after a crash.
+    After a synchronous call, all calls answered before it are on disk, because PostgreSQL writes its log in order.
     """
 
     def __init__(self) -> None:
         self._older: list[Settlement] = []
         self._newer: list[Settlement] = []
-        self._since_s = 0.0  # when the first of the newer ones was added
+        self._since_s = 0.0  # when the first of the newer settlements was added
 
     def __iter__(self) -> Iterator[Settlement]:
         yield from self._older

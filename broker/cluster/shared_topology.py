@@ -296,7 +296,7 @@ class Proposed(Postponed):
             if len(self._changes) == 1:
                 self.refusal = reason
                 then()
-            else:  # another change may be the reason; the methods of the others propose them again
+            else:  # another change may be the reason; the other methods propose theirs again
                 del self._changes[1:]
                 self.begin(then)
 

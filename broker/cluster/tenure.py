@@ -72,7 +72,7 @@ class NodeTenure:
         return True
 
     def rejoin(self) -> None:
-        """Prepare a new epoch after the last one was lost."""
+        """Prepare for a new epoch after the previous one was lost."""
         assert self.state is TenureState.LOST
         self.state = TenureState.JOINING
 

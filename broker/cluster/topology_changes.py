@@ -24,7 +24,7 @@ from broker.routing.exchange import Exchange
 
 
 class ForeignOwner(NamedTuple):
-    """The name of the connection that owns an exclusive queue. It is itself the owner if no connection here has it."""
+    """The name of the connection that owns an exclusive queue; if the connection is unknown, the name is the owner."""
 
     node: str
     epoch: int

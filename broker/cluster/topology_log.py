@@ -122,8 +122,8 @@ class _Sent(NamedTuple):
 
 class TopologyLog:
     """Propose changes, apply those of all nodes, and answer when every member has applied them. Invariant: ``applied``
-    is the version up to which all changes are applied here. ``reported`` follows once every batch routed before is
-    committed; no answer is given before every member has reported.
+    is the version up to which all changes are applied here. ``reported`` is raised to it once all messages routed
+    before are committed; no proposal is answered before every member has reported its version.
     """
 
     def __init__(
@@ -134,7 +134,7 @@ class TopologyLog:
         flushed: Callable[[], Awaitable[None]],
         fail: Callable[[BaseException], None],
     ) -> None:
-        """`flushed` waits until every batch routed before the call is committed; `fail` ends the epoch."""
+        """`flushed` waits until all messages routed before the call are committed; `fail` ends the epoch."""
         self._database = database
         self._topology = topology
         self._flushed = flushed
@@ -200,8 +200,8 @@ class TopologyLog:
         refused: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Append changes of one vhost, and call `done` once every member has applied them, up to the first without
-        effect. Call `refused` with the reason if PostgreSQL refuses their contents or the node is lost. With `unused`
-        they are appended only if that level has no consumers.
+        effect. Call `refused` with the reason if PostgreSQL refuses their contents or the node is lost. With `unused`,
+        the number of a level, they are appended only if that level has no consumers.
         """
         if self._takes_part:
             self._proposals.append(Proposal(changes, done, unused, refused))
@@ -272,8 +272,8 @@ class TopologyLog:
             self._take_snapshot()
 
     async def _drop_levels(self, version: int) -> None:
-        """Mark the levels of deleted queues. Their rows are swept once every member has applied the version. Refused
-        ones are marked by a later sweep.
+        """Mark the levels of deleted queues. Their rows are swept once every member has applied the version. If
+        PostgreSQL refuses, a later sweep marks them.
         """
         if levels := sorted(self._dropped):
             with suppress(StatementRefused):
@@ -281,7 +281,7 @@ class TopologyLog:
                 self._dropped.difference_update(levels)
 
     def _refuse(self, proposals: list[Proposal], reason: str) -> None:
-        """Append the proposals of a refused append one by one; refuse a single one."""
+        """Append the proposals of a refused append one by one; if there was only one, refuse it."""
         self._sent = None
         if len(proposals) > 1:
             self._proposals[:0] = proposals
@@ -312,7 +312,7 @@ class TopologyLog:
     # -- background tasks ---------------------------------------------------------------------------------------------
 
     async def _report(self) -> None:
-        """Report the applied version, once every batch routed before is committed."""
+        """Report the applied version, once all messages routed before are committed."""
         while True:
             await self._to_report.wait()
             version = self.applied

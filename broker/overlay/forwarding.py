@@ -11,9 +11,9 @@ from broker.overlay.virtual_time import NO_VECTOR
 
 KNOWN_VECTORS = 8
 NO_NODES: Final[tuple[str, ...]] = ()
-_UNCONCERNED: Final = 0  # verdicts on a vector and a direction: no leaf of the vector is there,
-_SUFFICIENT: Final = 1  # the known interest is complete up to the vector,
-_INSUFFICIENT: Final = 2  # or it is not
+_UNCONCERNED: Final = 0  # a verdict on a vector and a direction: no leaf of the vector is there
+_SUFFICIENT: Final = 1  # the known interest there is complete up to the vector
+_INSUFFICIENT: Final = 2  # the known interest there is not complete, or the vector is unknown
 
 
 class ForwardingCounts:

@@ -273,7 +273,7 @@ class Leaf(LogicalBroker):
         self.gaps += sink.take_gaps()
 
     def _find_sink(self, stream: StreamName) -> Sink | None:
-        """Create the sink of an incarnation; return None if it was replaced or others' deliveries are not durable."""
+        """Create the sink of an incarnation; return None if it was replaced or must wait for others' commits."""
         key = stream.leaf, stream.space
         if stream.incarnation in self._retired.get(key, ()):
             return None

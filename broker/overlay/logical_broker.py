@@ -21,7 +21,7 @@ class Timing:
     ack_ms: int = 100
     stall_ms: int = 400
     """How long acks may make no progress before the publishing leaf sends the stream through another broker of the
-    node, and announces its position on all links."""
+    neighbour node, and announces its position on all links."""
 
     tip_ms: int = 1_000
     """How often a publishing leaf repeats a stream's position while acks make no progress, or while the stream's vector
@@ -137,7 +137,7 @@ class LogicalBroker:
         return True
 
     def _send_ack(self, stream: StreamName, number: int, node: str, output: list[Outgoing]) -> None:
-        """Send an ack to the brokers of a node that were sent every update, each with the serial of its last one."""
+        """Send an ack, with the serial of the last update, to each broker of a node that was sent all updates."""
         for peer in self.peers.live(node):
             serial = self.interest.announced(node, peer.broker)
             if serial:

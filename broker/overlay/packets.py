@@ -161,7 +161,7 @@ class Update:
 
 
 class Contradiction(ValueError):
-    """A broker's announcement contradicts that of another broker; the text says how. The link to it must be closed."""
+    """An announcement contradicts that of another broker; the text says how. The link it came over must be closed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +185,8 @@ class StreamRun:
     """The numbers from `first` to `last` of a stream. A number without an element is silent: no leaf beyond the
     receiver wants it.
 
-    `vector_at` is the number of the vector change in force before `first`, or 0 if there is none. `vector` is its new
-    vector, or None if it was sent before in the link session or the sender does not know it. An empty run
+    `vector_at` is the number of the vector change in force before `first`, or 0 if there is none. `vector` is that
+    change's new vector, or None if it was sent before in the link session or the sender does not know it. An empty run
     (`first` is `last` + 1) is a tip: it says that the stream has reached `last`. `target` is the leaf that requested
     the run; an empty `target` means all leaves. `lost` means that the numbers were removed from the stream before all
     leaves had received them, or that a broker on the path does not accept a message of that size.

@@ -45,7 +45,7 @@ def choose(
     """Return brokers through which a stream reaches all wanted leaves that any broker of the tree node can reach.
 
     `reachable` maps each live broker to the leaves that it can reach. One broker is chosen if it reaches all leaves;
-    otherwise each further one adds the most leaves. Brokers in `avoided` are chosen only for leaves that no other
+    otherwise each further broker adds the most leaves. Brokers in `avoided` are chosen only for leaves that no other
     broker reaches. Cost: O(brokers * wanted leaves) for each chosen broker.
     """
     ranked = sorted(reachable, key=lambda broker: (broker in avoided, -weight(stream, broker)))
@@ -69,7 +69,7 @@ class OverlayPeer:
 
     `vectors` maps each stream to the number of the last vector change that was sent. `skipped` are the streams of which
     runs were skipped because the link was full, `lagging` those on which the leaf at the other end is catching up. The
-    other broker accepts messages of at most `limit_bytes`; `refused` lists larger ones by stream and number.
+    other broker accepts messages of at most `limit_bytes`; `refused` lists larger messages by stream and number.
     """
 
     def __init__(self, node: str, broker: str, limit_bytes: int = NO_LIMIT) -> None:
@@ -84,7 +84,7 @@ class OverlayPeer:
 
     def send(self, run: StreamRun, vector: Vector | None, output: list[Outgoing]) -> bool:
         """Append a run to the output, with its vector if the peer may not have it; a full link skips it. Return whether
-        it was appended. A run that a leaf requested always is, because a leaf requests only as much as it has room for.
+        it was appended. Runs that a leaf requested are sent even if the link is full: the leaf has room for them.
 
         While a leaf is catching up on a stream, other runs of the stream are skipped, except tips. `vector` is the
         vector in force before the run, or None if unknown.

@@ -71,8 +71,8 @@ class Coverage:
 class Acknowledgements:
     """The positions of leaves in one stream: each has received all numbers up to its position.
 
-    While a position is kept it only rises: with acks that include the leaf, and with the vector change that adds it. A
-    leaf without a position counts as 0, so nothing of the stream is removed before it has one.
+    While a position is kept it only rises: with acks of the leaf, and with the vector change that adds the leaf. A leaf
+    without a position is taken to be at 0, so nothing of the stream is removed before the leaf has one.
     """
 
     def __init__(self) -> None:
@@ -105,7 +105,7 @@ class LagWatch:
     def __init__(self, stall_ms: int, tip_ms: int) -> None:
         self._stall_ms = stall_ms
         self._tip_ms = tip_ms
-        self._due: dict[Space, tuple[int, int]] = {}  # (first number without an ack, when it counts as stuck)
+        self._due: dict[Space, tuple[int, int]] = {}  # (first number without an ack, when the stream counts as stuck)
 
     def is_stuck(self, space: Space, needed: int, sent: int, now_ms: int) -> bool:
         """Return whether a stream counts as stuck now. `needed` is the first number that a leaf did not acknowledge."""
@@ -143,7 +143,7 @@ class CatchUp:
         self._in_flight: deque[tuple[int, int]] = deque()  # the last number of each run, and its bytes
 
     def continues(self, first: int) -> bool:
-        """Return whether a request for the numbers from `first` on acknowledges sent ones, and release their bytes."""
+        """Return whether a request from `first` on acknowledges sent numbers, and release their bytes."""
         if not self.since < first <= self.next:
             return False
         self.since = first
@@ -158,7 +158,7 @@ class CatchUp:
         self._in_flight.append((last, size_bytes))
 
     def complete(self, sent: int) -> None:
-        """Record that a part of the answer was sent: it is complete if it contains the numbers up to `sent`."""
+        """Record that a part was sent: the answer is complete if it contains the numbers up to `sent`."""
         self.is_complete = self.is_complete or self.next > sent
 
     def limit(self) -> None:
@@ -167,7 +167,7 @@ class CatchUp:
 
 
 class LaggingStream:
-    """A stream of which a link to a leaf has skipped numbers up to `reached`, because it was full or not open.
+    """A stream of which a link to a leaf has skipped numbers up to `reached`, because the link was full or not open.
 
     Until the leaf has caught up, the link sends only answers to its requests, so that no message is sent twice. The
     answers start at the leaf's position; when they have reached `reached`, the stream continues normally.

@@ -66,7 +66,7 @@ class Replica:
         self._removed = []
 
     def replaced_by(self, update: Update) -> Replica | None:
-        """Return a copy of the announcements if this update completes a full one that knows less of a leaf, or None.
+        """Return a copy of the announcements if this part completes a full update that knows less of a leaf; else None.
 
         A restarted broker knows nothing at first. Until it knows as much again, the copy is still used for matching.
         """

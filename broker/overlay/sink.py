@@ -204,7 +204,7 @@ class Sink:
         return self._coverage.upto if self.committed_upto >= self._delivered_upto else self.committed_upto
 
     def take_ack(self) -> int | None:
-        """Return the number to acknowledge now: a new one, or the last again after a tip, or None if there is none."""
+        """Return the number to acknowledge now, or None: a new number, or after a tip the last number again."""
         number = self.ack()
         if not number or (number <= self._acked and not self._has_tip):
             return None
@@ -307,7 +307,7 @@ class Sink:
         return self._coverage
 
     def _buffer(self, coverage: Coverage, run: StreamRun) -> None:
-        """Buffer a run that is not lost until the numbers before it have arrived, if there is room."""
+        """Buffer a run until the numbers before it have arrived, unless it is lost or there is no room."""
         if run.lost or coverage.ranges >= RANGES_MAX:
             return
         new: list[tuple[Element, int | None]] = []
@@ -325,7 +325,7 @@ class Sink:
         coverage.add(run.first, run.last)
 
     def _advance_through(self, coverage: Coverage, run: StreamRun, floor: int | None) -> list[Delivery]:
-        """Deliver the next run, and the buffered ones that follow it, if the vector in force is known."""
+        """Deliver the next run and the buffered elements that follow it, if the vector in force is known."""
         if run.lost:
             return self._skip_lost(coverage, run, floor)
         expected = coverage.upto + 1
@@ -342,7 +342,7 @@ class Sink:
     def _advance(
         self, coverage: Coverage, first: int, last: int, floor: int | None, deliveries: list[Delivery]
     ) -> None:
-        """Advance over the next numbers, then deliver buffered ones; drop these if their vector is unknown."""
+        """Advance over the next numbers, then deliver buffered elements; drop these if their vector is unknown."""
         if self._entry is None and self._numbers and self._waiting[self._numbers[0]][1] is None:
             self._drop_waiting(coverage)
         coverage.add(first, last)

@@ -127,7 +127,7 @@ class StreamSource:
 
     @property
     def has_newcomers(self) -> bool:
-        """Whether the vector names a leaf that the stream does not name yet."""
+        """Whether the vector has a leaf that the last vector change lacks."""
         return not self.vector.keys() <= self._appended.keys()
 
     def reopen(self, log: StreamLog) -> None:
@@ -170,7 +170,7 @@ class StreamSource:
         self._log.before_next(call)
 
     def run(self, limit_bytes: int) -> StreamRun | None:
-        """Return the next run to send, or None if there is none or the log needs time."""
+        """Return the next run to send, or None if there is none or it must first be read from disk."""
         self.sent = max(self.sent, self.trimmed)
         last = self.last
         if self.sent >= last:
@@ -187,7 +187,7 @@ class StreamSource:
         return self._numbered(self.sent + 1, self.sent)
 
     def answer(self, nack: Nack, *, again: bool = False) -> list[StreamRun] | None:
-        """Return the runs that answer a nack (none if it is for another incarnation), or None if the log needs time.
+        """Return the runs that answer a nack (none for another incarnation), or None if the disk must be read first.
 
         The runs fill the window of the leaf in parts: while `has_more_for` returns true, call this method `again`.
         """
@@ -272,7 +272,7 @@ class StreamSource:
         return None
 
     def _continued(self, nack: Nack) -> list[StreamRun] | None:
-        """Answer a leaf that received former incarnations, with the numbers after those. The first run is its base.
+        """Answer a leaf that received former incarnations with the numbers after them. The first run is its new base.
 
         If the leaf received more than this data folder contains, the folder is a copy, and the next numbers repeat ones
         that the leaf has received. An unknown incarnation is older than everything kept, or from a newer folder; in

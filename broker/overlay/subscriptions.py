@@ -15,8 +15,8 @@ from broker.routing.cover_set import CoverSet, RootDiff
 class BindingBatch:
     """The effect of a batch of changes: each root added (true) or removed (false), and the touched spaces.
 
-    A new binding touches its space even if it changes no root, because it receives messages only once this virtual time
-    has ended; one that joins a start point does not. The first batch and those that touch a space end a virtual time.
+    A new binding that joins no start point touches its space even if it changes no root, because it receives messages
+    only once this virtual time has ended. The first batch and those that touch a space end a virtual time.
     """
 
     roots: dict[Conjunction, bool] = field(default_factory=dict)
@@ -89,10 +89,10 @@ class Subscriptions:
 
     A binding starts at the virtual time in which it was made, covered or not: a message that a publisher matched
     against that time was published after the binding was made. In the Gryphon paper (section 3.3) a covered binding
-    starts at the start point of the binding that covers it. That is as complete, but delivers earlier messages, even
-    those that waited for a link.
+    starts at the start point of the binding that covers it. That loses nothing either, but delivers earlier messages.
 
-    `joins` is set if all links are one-way. Then a new one starts when this process added the first with its pattern.
+    `joins` is set if all links are one-way. Then a new binding starts when this process added the first binding with
+    its pattern.
     """
 
     def __init__(self, aggregation: Aggregation, time: VirtualTime, *, joins: bool = False) -> None:

@@ -320,7 +320,7 @@ def _read(reader: PacketReader, kind: int) -> Packet:
     for name, (_, read) in _LAYOUTS[packet_type][1].items():
         values[name] = read(reader)
         if name == "leaf" and packet_type is Hello and values["version"] != VERSION:
-            reader.skip_rest()  # this version cannot parse it, and the link will be refused
+            reader.skip_rest()  # this version cannot parse the rest, and the link will be refused
             break
     packet: Packet = packet_type(**values)
     return packet

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _log = get_logger()
 
-# The names of the broker's own producers, which store a number of each stream:
-VECTOR_PRODUCER: Final = "amq.overlay.vectors."  # that of the last vector change
-LOST_PRODUCER: Final = "amq.overlay.lost."  # the last one that may have been removed before all brokers had it
+# Prefixes of the names of the broker's own producers, each of which stores one number of a stream.
+VECTOR_PRODUCER: Final = "amq.overlay.vectors."  # the number of the last vector change
+LOST_PRODUCER: Final = "amq.overlay.lost."  # the last number that may have been removed before all brokers had it
 EXPIRATION_MIN_MS: Final = 100  # the time that a link needs: a message with a shorter expiration is still sent
 FETCH_MESSAGES: Final = 1000
 SLOTS_AT_ONCE: Final = 32  # slots trimmed in one turn
@@ -112,7 +112,7 @@ class ExchangeLog:
             self.durable = max(self.durable, upto)
 
     def end(self) -> None:
-        """End the stream because its vhost is deleted: all numbers count as trimmed, and nothing more is stored."""
+        """End the stream because its vhost is deleted: treat all numbers as trimmed, and store nothing more."""
         self.before_next(None)
         self.ended = True
         self.trimmed = self.durable
@@ -288,7 +288,7 @@ class ExchangeLog:
     def enforce(self, max_bytes: int, max_age_ms: int) -> int:
         """Remove messages beyond the limits, the oldest first, and return the last removed number, or 0 if none was.
 
-        Cost: O(slots, and messages of the resident ones checked); the age of a slot on disk is its last message's.
+        Cost: O(slots + messages of the checked resident slots); the age of a slot on disk is its last message's.
         """
         slots = [slot for slot in self._manager.slots.values() if slot.end > self.trimmed + 1]
         left_bytes = sum(_message_bytes(slot) for slot in slots)

@@ -126,7 +126,7 @@ class HeldBrokers:
             for engine in self._vhosts.engines.values():
                 driver.attach(engine)
             self._vhosts.on_open(self._attach)
-            self._vhosts.before_close(self._detach)  # its streams are deleted with its folder
+            self._vhosts.before_close(self._detach)  # a vhost's streams are deleted with its folder
             await driver.start()
         self._started = True
         self.schedule()
@@ -230,7 +230,7 @@ class HeldBrokers:
                 self._broker(link.own).full(link.node, link.peer, is_full=pair in self._full)
 
     def interest_of(self, name: str) -> Interest:
-        """Return the interest of other brokers that a broker of this process knows."""
+        """Return what a broker of this process knows of the interest of others."""
         return self._broker(name).interest
 
     def _broker(self, name: str) -> Inner | Leaf:

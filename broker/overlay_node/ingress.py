@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from broker.core.publishing.producers import Producer
     from broker.core.vhost import Vhost
 
-POSITION_PRODUCER: Final = "amq.overlay.from."  # the names of the broker's own producers that store its positions
+POSITION_PRODUCER: Final = "amq.overlay.from."  # begins the names of the broker's producers that store its positions
 SIZE_AT, SIZE_END = 4, 12  # the position of the body size in a content header
 
 
@@ -69,7 +69,7 @@ class Ingress:
         self._recorded.pop(producer, None)
 
     def advance(self, stream: StreamName, number: int) -> None:
-        """Record the broker's position in a stream, unless the record of a message already covers it."""
+        """Record the broker's position in a stream, unless the record of a message already contains it."""
         producer = self._producer(stream)
         if self._recorded.get(producer, -1) < number:
             self._vhost.producers.advance(producer, number)

@@ -271,7 +271,7 @@ class LeafDriver:
         self._schedule()
 
     def _commit_grown(self, name: str, held: LeafVhost) -> None:
-        """Wait for the next commit, which contains the current ends of the streams that have grown."""
+        """Schedule a call of `_committed` after the next commit, which contains the ends of streams that have grown."""
         grown = held.take_grown()
         if not grown:
             return

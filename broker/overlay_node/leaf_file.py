@@ -5,8 +5,8 @@ streams. As in the seal log, a line is JSON, a tab and a checksum. Its key "k" i
     change          time_bound; points: start points of durable bindings by their ids; gone: ids of removed ones
 
 A batch of changes is one line, which is on disk before anything depends on it; so a crash tears at most the last line.
-The first batch of each run rewrites the file, as does one after which the file would be larger
-than twice its size after the last rewrite plus 64 KiB.
+The first batch of each run rewrites the file. So does a batch after which the file would be larger than twice its size
+after the last rewrite, plus 64 KiB.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class LeafFile:
     """The file of one data folder. All methods are *blocking*, and called by one thread at a time.
 
     Invariant: after StoreFailed nothing more may be written.
-    Cost: a write costs its batch; over many batches, rewrites at most triple that.
+    Cost: O(batch) for a write; over many batches, rewrites at most triple that.
     """
 
     def __init__(self, files: Files, folder: Path, leaf: str) -> None:

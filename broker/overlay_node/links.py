@@ -155,7 +155,7 @@ class Dialler:
                 _log.error("overlay.link_crashed", broker=self._own, peer=self._neighbour.broker, exc_info=error)
             facts: dict[str, Any] = {"broker": self._own, "peer": self._neighbour.broker, "reason": reason}
             if was_open:
-                if loop.time() > began_s + PAUSE_MAX_S:  # a link that ends at once was refused for what it sent
+                if loop.time() > began_s + PAUSE_MAX_S:  # a link that ended sooner was refused: keep the long pause
                     pause_s = PAUSE_S
                 _log.warning("overlay.link_lost", **facts)
             elif self.needed.is_set():
@@ -228,7 +228,7 @@ class Links:
         self._events = events
         self._message_bytes = (
             settings.amqp.max_message_size_bytes + settings.amqp.frame_max_bytes
-        )  # a header is a frame
+        )  # a content header fits in a frame
         self._process = secrets.randbits(PROCESS_BITS)
         self._held = {broker.broker: broker for broker in settings.overlay.node}
         self._links: dict[tuple[str, str], OverlayLink] = {}
@@ -256,7 +256,7 @@ class Links:
         """Return this end of a link that a neighbour opens.
 
         Raises: ChannelError 403 unless a broker of this process has that neighbour, and for a second process with its
-            name; 406 if the open link of this end remains.
+            name; 406 if a link that is already open is kept.
         """
         peer, own = arguments.get(BROKER_ARGUMENT), arguments.get(PEER_ARGUMENT)
         broker = self._held.get(own) if isinstance(own, str) else None

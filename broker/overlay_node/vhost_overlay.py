@@ -53,7 +53,7 @@ class InterestFeed:
         self._vhost.exchanges.add_own(INTEREST, "topic")
 
     def follow(self, notify: Callable[[str, str, bool], None]) -> None:
-        """Call `notify` with exchange, pattern and whether it is wanted: now for each wanted one, then at changes."""
+        """Call `notify` with exchange, pattern and whether wanted: now for each wanted pattern, then at changes."""
         self._followers.append(notify)
         for exchange, pattern in self._counts:
             notify(exchange, pattern, True)
