@@ -148,7 +148,7 @@ class Definitions(ABC):
         self.parameters.pop(key, None)
 
     def put_row(self, key: Key, row: Row | None) -> None:
-        """Set an entry, or remove it if `row` is None, but keep a vhost. Policies take effect with `Policies.changed`.
+        """Set an entry; if `row` is None, remove it, except a vhost. Policies take effect with `Policies.changed`.
 
         Permissions of users defined in the settings are checked but have no effect. Raises: ValueError.
         """

@@ -397,7 +397,7 @@ class DefinitionsImport:
                             refused[part, number] = f"{part}[{number}]: {error}"
                         else:  # raised after the answers to earlier proposals, so that those are undone
                             failed = failed or BadDefinitions(f"{part}[{number}]: {error}")
-                with suppress(ChannelError):  # the next round counts the accepted entries, which are declared now
+                with suppress(ChannelError):  # refusals are handled below; the next round counts accepted entries
                     await answers([unanswered for _, unanswered in postponed])
                 waiting = []
                 for (number, entry), answered in postponed:

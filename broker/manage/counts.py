@@ -51,7 +51,7 @@ TOTAL_COUNTERS: Final = len(MESSAGE_STATS)
 
 
 def queue_key(vhost: Vhost, queue: Queue) -> Hashable:
-    """Return a key for a queue; if the queue is deleted and declared again, its key is another one."""
+    """Return the key of a queue. A queue that is deleted and declared again gets a different key."""
     return vhost.name, queue.number
 
 

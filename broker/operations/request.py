@@ -23,7 +23,7 @@ class PartMissing(OperationRefused):
 
 
 class Asker:
-    """The requester of an operation. This base class is the broker itself, which may do everything."""
+    """The requester of an operation. This base class stands for the broker itself, which may do everything."""
 
     user_name = ""
     """The name of the user who has logged in; empty for the broker itself and for the control socket."""
