@@ -300,7 +300,7 @@ class Draft(Definitions):
             wanted["users"] = yield from self._users.writing()
             wanted["permissions"] = yield from self._permissions.writing()
             wanted["topic_permissions"] = yield from self._permissions.topics.writing()
-            self._users.listeners.clear()  # breaks the reference cycle of the two copies
+            self._users.listeners.clear()  # breaks the reference cycle of users and permissions
         if self._has_own_vhosts:
             vhosts = wanted["vhosts"] = []
             for name in self.vhost_names:

@@ -1,4 +1,4 @@
-"""Import a definitions document into the running broker, as a whole or not at all unless refused entries are skipped.
+"""Import a definitions document into the running broker, as a whole or not at all, unless refused entries are skipped.
 
 First the document is compared with the broker. Exchanges, queues and bindings that exist with equal properties are
 skipped. The others are declared in copies of their vhosts, by the code that serves clients, and the document is applied

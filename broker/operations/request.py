@@ -39,7 +39,7 @@ class Asker:
         """Send progress, and wait until more can be sent. From then on, a client that disconnects cancels its verb."""
 
     def interrupted(self) -> bool:
-        """Return whether the client has ended its request, which asks the verb to stop and answer."""
+        """Return whether the client has ended its request, to make the verb stop and answer."""
         return False
 
     def is_gone(self) -> bool:

@@ -278,7 +278,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.finish_sliced()
 
     def _open_engines(self) -> Iterator[Engine]:
-        """Yield the engines of open vhosts; one may go offline, or be deleted, while the caller waits for another."""
+        """Yield the engines of open vhosts, without those that go offline or are deleted during the iteration."""
         for name, engine in list(self.engines.items()):
             if name in self and self.engines[name] is engine:
                 yield engine
