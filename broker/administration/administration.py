@@ -1,6 +1,6 @@
 """The definitions in force, and their changes: each is tried on a draft, stored, applied in memory, then answered.
 
-The definitions are stored as one document. A broker that shares them with other brokers applies their changes, too.
+The definitions are stored as one document. Brokers that share it also apply the changes that another broker stores.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class Administration(Definitions):
             return await work()
 
     async def close(self) -> None:
-        """Refuse further changes and wait for running ones. If the caller is cancelled, so are they."""
+        """Refuse further changes and wait for running ones, which are cancelled if the caller is."""
         self.closed = True
         await self._changes.ended()
 

@@ -94,7 +94,7 @@ class Backups:
     async def _gather(self, backup: Backup, report: Callable[[str, int, int], None]) -> None:
         """Gather the files to copy, while no user, permission or vhost changes: first the logs, then the slot files.
 
-        A message that a tap moves to a slot file between these steps is in both; a start from the backup settles it.
+        A message that a tap moves to a slot file in between is copied twice; a start from the backup settles it.
         """
         engines = [self._administration.vhosts.engines[name] for name in sorted(self._administration.vhosts)]
         for done, engine in enumerate(engines):

@@ -148,7 +148,7 @@ class Definitions(ABC):
         self.parameters.pop(key, None)
 
     def put_row(self, key: Key, row: Row | None) -> None:
-        """Set an entry, or remove it if `row` is None, but keep a vhost. Policies take effect with `Policies.changed`.
+        """Set an entry; if `row` is None, remove it, except a vhost. Policies take effect with `Policies.changed`.
 
         Permissions of users defined in the settings are checked but have no effect. Raises: ValueError.
         """
@@ -300,7 +300,7 @@ class Draft(Definitions):
             wanted["users"] = yield from self._users.writing()
             wanted["permissions"] = yield from self._permissions.writing()
             wanted["topic_permissions"] = yield from self._permissions.topics.writing()
-            self._users.listeners.clear()  # breaks the reference cycle of the two copies
+            self._users.listeners.clear()  # breaks the reference cycle of users and permissions
         if self._has_own_vhosts:
             vhosts = wanted["vhosts"] = []
             for name in self.vhost_names:

@@ -1,4 +1,4 @@
-"""Import a definitions document into the running broker, as a whole or not at all unless refused entries are skipped.
+"""Import a definitions document into the running broker, as a whole or not at all, unless refused entries are skipped.
 
 First the document is compared with the broker. Exchanges, queues and bindings that exist with equal properties are
 skipped. The others are declared in copies of their vhosts, by the code that serves clients, and the document is applied
@@ -397,7 +397,7 @@ class DefinitionsImport:
                             refused[part, number] = f"{part}[{number}]: {error}"
                         else:  # raised after the answers to earlier proposals, so that those are undone
                             failed = failed or BadDefinitions(f"{part}[{number}]: {error}")
-                with suppress(ChannelError):  # the next round counts the accepted entries, which are declared now
+                with suppress(ChannelError):  # refusals are handled below; the next round counts accepted entries
                     await answers([unanswered for _, unanswered in postponed])
                 waiting = []
                 for (number, entry), answered in postponed:

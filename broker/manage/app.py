@@ -184,7 +184,7 @@ def check_head(scope: Scope, header_max_bytes: int) -> None:
 
 
 def _receiving(receive: Receive, client: ApiClient) -> Receive:
-    """Return a `receive` that raises the client's `fault` once it has one."""
+    """Return a `receive` that raises the client's `fault` once that is set."""
 
     async def receiving() -> Message:
         message = await receive()

@@ -93,7 +93,7 @@ class Call:
         if not by_tag and not self.broker.permissions.allows_vhost(self.user, name):
             raise not_authorised("User not authorised to access virtual host")
         if vhosts.is_down(name):
-            reason = f": {vhosts.offline[name]}" if self.may(Needs.MONITORING) else ""  # it names files
+            reason = f": {vhosts.offline[name]}" if self.may(Needs.MONITORING) else ""  # the reason names files
             raise HttpRefused(503, f"vhost '{name}' is down{reason}")
         return vhosts[name]
 

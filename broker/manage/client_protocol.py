@@ -28,7 +28,7 @@ LINGER_S: Final = 2.0
 LINGER_BYTES: Final = 1 << 20
 AMQP: Final = b"AMQP\x00"  # an AMQP client would wait for an answer, and the broker for the end of the line
 PIECE_BYTES: Final = 256 << 10
-UNREAD_MAX_BYTES: Final = 1 << 20  # the size of bodies that one connection may send after their answers
+UNREAD_MAX_BYTES: Final = 1 << 20  # bytes of bodies that one connection may send after their requests are answered
 
 _log = get_logger()
 _no_log = logging.getLogger("slotmq.uvicorn")  # errors become answers or events of this broker

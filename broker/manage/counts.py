@@ -51,7 +51,7 @@ TOTAL_COUNTERS: Final = len(MESSAGE_STATS)
 
 
 def queue_key(vhost: Vhost, queue: Queue) -> Hashable:
-    """Return a key for a queue; if the queue is deleted and declared again, its key is another one."""
+    """Return the key of a queue. A queue that is deleted and declared again gets a different key."""
     return vhost.name, queue.number
 
 
@@ -87,7 +87,7 @@ message_numbers: Final[Callable[[MessageCounts], tuple[int, ...]]] = attrgetter(
 def with_rates(
     names: Sequence[str], counts: Sequence[int], rates: Sequence[float] | None, suffix: str = "_details"
 ) -> dict[str, Any]:
-    """Return each counter and, with the suffix, its rate; all rates are 0 if `rates` is None. Units: per second."""
+    """Return the counters by name, and their rates by name and suffix, all 0 without `rates`. Units: per second."""
     found: dict[str, Any] = dict(zip(names, counts, strict=True))
     if rates is None:
         for name in names:

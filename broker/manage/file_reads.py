@@ -49,7 +49,7 @@ class FileReads:
             try:
                 piece = await asyncio.shield(reading)
             except asyncio.CancelledError:
-                await asyncio.wait([reading])  # the caller closes the descriptor; its number may be reused
+                await asyncio.wait([reading])  # before the caller closes the descriptor, whose number may be reused
                 raise
             if len(piece) < wanted:
                 raise StoreFailed(file.path, "shorter than before")

@@ -66,7 +66,7 @@ class HttpLogin:
         return LoggedIn(user, lambda: same_login(user, self._logins.users.get(user.name)))
 
     async def check(self, name: str, password: bytes, headers: Headers, client: ApiClient) -> User:
-        """Return the user with a name and password. If the client disconnects, this may wait until it is cancelled.
+        """Return the user with a name and password. If the client disconnects, the call may wait until it is cancelled.
 
         Raises: HttpRefused (401).
         """

@@ -145,7 +145,7 @@ class Reading:
         self.changed_s = changed_s
 
     def read(self, counts: Sequence[int], now_s: float, wall_s: float, interval_s: float) -> None:
-        """Compare the current counters with the last reading. Begin a new reading if that one is an interval old."""
+        """Compare the current counters with the last reading, and replace that reading if it is an interval old."""
         if counts != self.counts:
             self.changed_s = wall_s
         if now_s - self.at_s >= interval_s:

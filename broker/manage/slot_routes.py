@@ -189,7 +189,7 @@ async def seal(call: Call) -> Response:
         vhost = "/"
     check_seal(call.broker, call.user, vhost, tap)
     if tap is not None and vhost is not None:
-        tap_row(call, vhost, tap)  # after the rights, so that a 404 reveals no names
+        tap_row(call, vhost, tap)  # after the check of rights, so that a 404 reveals no names
     return json_answer({"last_seal": await call.broker.taps.seal(vhost, tap)})
 
 

@@ -44,7 +44,7 @@ async def backup(broker: OperatedBroker, asked: Backup, asker: Asker) -> dict[st
     def report(step: str, done: int, total: int) -> None:
         asker.write_progress({"step": step, "done": done, "total": total})
 
-    await asker.send_progress({"step": "gathered vhosts", "done": 0, "total": 0})  # a disconnect now cancels it
+    await asker.send_progress({"step": "gathered vhosts", "done": 0, "total": 0})  # a disconnect now cancels the backup
     return await broker.backups.take(target, report)
 
 

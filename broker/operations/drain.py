@@ -24,7 +24,7 @@ _log = get_logger()
 
 @parameters
 class Drain:
-    """The target of a drain: the connections with a name, the consumers of a queue, or by default all clients."""
+    """The target of a drain: the connections of a given name, the consumers of a queue, or by default all clients."""
 
     connection: str | None = None
     queue: str | None = None
@@ -54,7 +54,7 @@ async def drain(broker: OperatedBroker, asked: Drain, asker: Asker) -> dict[str,
     if asked.connection is not None and not sessions():
         raise OperationRefused(f"no connection '{asked.connection}'")
 
-    drained: dict[SessionOfConnection, int] = {}  # each with `unsettled` before this drain
+    drained: dict[SessionOfConnection, int] = {}  # each with its `unsettled` count before this drain
 
     def unacked() -> int:
         found = sessions()

@@ -41,7 +41,7 @@ def carry_out(broker: OperatedBroker, operation: Operation[P], asked: P, asker: 
     if broker.cluster is not None:
         if operation.not_in_cluster:
             raise OperationRefused(operation.not_in_cluster)
-        if operation.asks_database:  # a change must not happen after it was refused
+        if operation.asks_database:  # else a change could be refused and still happen later
             facts = broker.cluster.facts()
             if facts["database_ms"] is None:
                 raise OperationRefused(f"the database of the cluster cannot be reached: {facts['reason']}")

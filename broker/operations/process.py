@@ -117,7 +117,7 @@ async def stop(broker: OperatedBroker, asked: Stop, asker: Asker) -> None:
 
 
 def close_connection(broker: OperatedBroker, asked: CloseConnection, _asker: Asker) -> None:
-    """Close the connections that have a name."""
+    """Close the connections with the given name."""
     found = [session for session in broker.sessions() if session.name == asked.name]
     if not found:
         raise OperationRefused(f"no connection '{asked.name}'")

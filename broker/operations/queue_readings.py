@@ -111,7 +111,7 @@ class QueueCounters(NamedTuple):
 class QueueRates:
     """Measure rates of queues between two readings that are at least half a second apart.
 
-    The first one is that of the previous request, unless it is older than a minute or lacks a queue.
+    The first reading is that of the previous request, unless that reading is older than a minute or lacks a queue.
     """
 
     def __init__(self) -> None:

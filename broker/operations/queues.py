@@ -1,4 +1,4 @@
-"""Operations on queues, under the rules for clients, except that exclusive queues are allowed, too."""
+"""Operations on queues, including exclusive ones, otherwise under the rules for clients."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class PartMissing(OperationRefused):
 
 
 class Asker:
-    """The requester of an operation. This base class is the broker itself, which may do everything."""
+    """The requester of an operation. This base class stands for the broker itself, which may do everything."""
 
     user_name = ""
     """The name of the user who has logged in; empty for the broker itself and for the control socket."""
@@ -39,7 +39,7 @@ class Asker:
         """Send progress, and wait until more can be sent. From then on, a client that disconnects cancels its verb."""
 
     def interrupted(self) -> bool:
-        """Return whether the client has ended its request, which asks the verb to stop and answer."""
+        """Return whether the client has ended its request, to make the verb stop and answer."""
         return False
 
     def is_gone(self) -> bool:

@@ -54,7 +54,7 @@ def check_new_tap(broker: OperatedBroker, user: User, vhost: Vhost, tap: str, ex
     check_tap(broker, user, vhost.name, tap, "configure")
     source, known = vhost.exchange_resource(exchange), vhost.exchanges.get(exchange)
     broker.permissions.check_source(user, source, known, pattern)
-    if known is None:  # it may become a topic exchange
+    if known is None:  # the exchange may be declared later, with type topic
         broker.permissions.check_topic(user, source, pattern, "read")
 
 

@@ -16,7 +16,7 @@ from broker.taps.tap_listing import cursor_rows
 
 @parameters
 class AddTap:
-    """A new tap of an exchange; the settings apply where a cap is None."""
+    """A new tap of an exchange; if `max_bytes` or `max_age_ms` is None, the limit in the settings applies."""
 
     vhost: str = "/"
     exchange: str

@@ -40,7 +40,7 @@ class _Held(NamedTuple):
 
 @parameters
 class Unacked(OfQueue):
-    """The number of messages to show, and how much of each body; `local` limits them to this node."""
+    """The number of messages to show, and how much of each body; with `local`, only messages of this node."""
 
     count: Annotated[int, Range(0, COUNT_MAX)] = COUNT_MAX
     body_bytes: Annotated[int, Range()] = 0

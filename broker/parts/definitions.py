@@ -46,7 +46,7 @@ class ClusterClients:
         self._throttle.alarms_changed()
 
     def drop(self, reason: str) -> None:
-        """Close all connections with 320. Unwritten output is discarded, because other nodes may have its messages."""
+        """Close all connections with code 320. Discard unwritten output, because other nodes may have its messages."""
         for transport in list(self._listener.transports):
             transport.drop(reason)
 

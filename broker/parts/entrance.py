@@ -108,5 +108,5 @@ class Entrance(Part):
         self.http.refuse_new()
 
     async def close(self) -> None:
-        """Close the control socket, which is open until now to report the progress of the stop."""
+        """Close the control socket, which has stayed open to report the progress of the stop."""
         await self.control.close()

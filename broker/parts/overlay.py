@@ -31,7 +31,7 @@ class Overlay(Part):
         shared, vhosts = self._shared, self._data.vhosts
         if not shared.settings.overlay.is_on:
             return
-        from broker.overlay_node.held_brokers import HeldBrokers  # noqa: PLC0415 - other brokers start sooner without
+        from broker.overlay_node.held_brokers import HeldBrokers  # noqa: PLC0415 - a start without it is shorter
         from broker.overlay_node.links import Links  # noqa: PLC0415 - as above
 
         self.brokers = HeldBrokers(shared.settings, vhosts, shared.files, shared.path, shared.fail)
@@ -89,7 +89,7 @@ class Overlay(Part):
 
     def follow_interest(self, vhost: str, exchange: str, notify: Callable[[str, bool], None]) -> None:
         """Call `notify` with each pattern of an exchange and whether a binding, here or at another broker, asks for it:
-        first with all wanted patterns, then at each change. An exchange outside the overlay does not have any.
+        first with all wanted patterns, then at each change. An exchange outside the overlay has no patterns.
         """
         driver = None if self.brokers is None else self.brokers.driver
         held = None if driver is None else driver.vhosts.get(vhost)

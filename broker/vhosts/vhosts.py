@@ -39,8 +39,8 @@ class SharedEngines(Protocol):
 class Vhosts(Mapping[str, "Vhost"]):
     """The vhosts by name, in which a connection looks up its vhost.
 
-    Shapes: `offline` maps each offline vhost to the reason why clients cannot open it. It remains offline until a start
-        finds its store intact or quarantines the damage.
+    Shapes: `offline` maps each offline vhost to the reason why clients cannot open it. A vhost remains offline until a
+        start finds its store intact or quarantines the damage.
     Invariant: a vhost is in the mapping from its first use until it is deleted or offline; its engine exists longer.
     """
 
@@ -56,7 +56,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         sealed: Callable[[str], Mapping[int, int]],
         shared: SharedEngines | None = None,
     ) -> None:
-        """`sealed` returns the argument of `Engine.restore` for a vhost; `shared` is the node, in a cluster."""
+        """`sealed` returns the `sealed` argument of `Engine.restore` for a vhost; `shared` is the node of a cluster."""
         self._folder = folder
         self._settings = settings
         self._turn = turn
@@ -78,7 +78,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         self._alarm = ""
 
     def close_with(self, close_connections: Callable[[Vhost, str], None]) -> None:
-        """Set the function that closes the connections of a vhost that goes offline, and is given the reason."""
+        """Set the function that closes the connections of a vhost when it goes offline, with the reason."""
         self._close_connections = close_connections
 
     def before_close(self, leave: Callable[[Engine], Awaitable[None]]) -> None:
@@ -188,7 +188,7 @@ class Vhosts(Mapping[str, "Vhost"]):
         await engine.finish_sliced()  # a caller may be waiting for this work
         await self._finish(engine)
         await engine.abandon(error.with_traceback(None))  # a traceback would refer to the engine, which keeps the error
-        del self.engines[name]  # before the next turn of the loop, because waits for this engine fail from now on
+        del self.engines[name]  # before the next turn of the loop, because waiting for this engine fails from now on
         if self._shared is None:  # in a cluster, the vhost still follows the changes of other nodes
             await engine.dismantle()
 
@@ -239,7 +239,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             engine.save_space(on=on)
 
     def set_alarm(self, reason: str) -> None:
-        """Set the reason why an alarm blocks the publishers of all vhosts, also later ones; "" ends the alarm."""
+        """Set the reason why an alarm blocks the publishers of all vhosts, new ones included; "" ends the alarm."""
         self._alarm = reason
         for engine in self.engines.values():
             engine.vhost.set_alarm(reason)
@@ -248,8 +248,8 @@ class Vhosts(Mapping[str, "Vhost"]):
         return [engine.store.log.position for engine in self.engines.values()]
 
     def page(self) -> None:
-        """Recount the messages in memory; called ten times a second. The vhosts share one budget. Each may use what the
-        others leave; if the sum exceeds the budget, each has to release the same share.
+        """Recount the messages in memory; called ten times a second. The vhosts share one budget: each may use what the
+        others leave, and if together they exceed the budget, each has to release the same fraction.
         """
         engines = list(self.engines.values())
         limit_bytes = self._settings.memory.resident_max_bytes
@@ -278,7 +278,7 @@ class Vhosts(Mapping[str, "Vhost"]):
             await engine.finish_sliced()
 
     def _open_engines(self) -> Iterator[Engine]:
-        """Yield the engines of open vhosts; one may go offline, or be deleted, while the caller waits for another."""
+        """Yield the engines of open vhosts, without those that go offline or are deleted during the iteration."""
         for name, engine in list(self.engines.items()):
             if name in self and self.engines[name] is engine:
                 yield engine

@@ -120,7 +120,7 @@ async def declare(call: Call) -> Response:
 
 
 async def delete(call: Call) -> None:
-    """Delete an exchange; with if-unused, only if it has no bindings."""
+    """Delete an exchange; with if-unused, only if it is not the source of a binding."""
     vhost = call.vhost()
     exchange = exchange_named(vhost, call.words["exchange"])
     async with acting(call, vhost.name) as client:

@@ -91,7 +91,7 @@ def topic_of(name: str, call: Call) -> Topic:
 
 
 class LiveOverview:
-    """Read the totals for one stream, which are those of the broker or of the vhosts that the caller sees."""
+    """Read the totals for one stream: those of the broker, or of the vhosts that the caller sees."""
 
     def __init__(self, call: Call) -> None:
         self._call = call

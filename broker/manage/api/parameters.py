@@ -1,4 +1,4 @@
-"""Routes for parameters of vhosts and of the broker, which include the cluster name."""
+"""Routes for parameters of vhosts, and for those of the broker, such as the cluster name."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ async def switch(call: Call, *, verb: str) -> None:
 
 async def move(call: Call, *, verb: str, names: Sequence[str]) -> Response:
     """Move messages of a queue to another destination, or dead letters back to where they were published or died. A
-    message stays if the user may not publish it there, because a publisher may have forged the origin of a dead letter.
+    message stays in the queue if the user may not publish it there; the origin that a dead letter names may be forged.
     """
     vhost, queue = queue_of(call)
     fields = await call.fields(names)

@@ -120,7 +120,7 @@ DELIVERIES: Final = (
 
 
 def message_counters(of: str, counted: Sequence[tuple[str, str, Counts]]) -> tuple[Metric[C], ...]:
-    """Return message counters. Shapes: `of` begins their names; `counted` is PUBLISHES or DELIVERIES."""
+    """Return message counters. Shapes: their names begin with `of`; `counted` is PUBLISHES or DELIVERIES."""
     return tuple([_message_counter(f"{of}_{name}_total", about, value) for name, about, value in counted])
 
 

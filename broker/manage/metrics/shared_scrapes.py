@@ -40,8 +40,8 @@ class ScrapeText:
 class SharedScrapes:
     """Run scrapes one at a time, and share their texts.
 
-    After a scrape, its network waits before the next one. The memory for texts is bounded: if there is no room, the
-    oldest texts are dropped and their readers are disconnected.
+    After a scrape, the network that requested it waits before the next one. The memory for texts is limited: if there
+    is no room, the oldest texts are dropped and their readers are disconnected.
     """
 
     def __init__(self, kept_max_bytes: int = KEPT_MAX_BYTES) -> None:
