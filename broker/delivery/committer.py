@@ -46,7 +46,7 @@ Written = Callable[[BaseException | None], None]
 class CommitTally:
     """A histogram of the durations of commits, from the beginning of a write to the confirms.
 
-    Shapes: ``counts[n]`` counts commits up to ``COMMIT_BOUNDS_S[n]`` but above the bound before; its last item, longer.
+    Shapes: ``counts[n]`` counts commits up to ``COMMIT_BOUNDS_S[n]``, above the bound before; the last item, the rest.
     Units: ``total_s`` is the sum of the durations, ``total_bytes`` is the number of bytes written.
     """
 

@@ -38,7 +38,7 @@ SPILL_BYTES: Final = 128  # this many bytes of a slot that is spilled cost 1, so
 RELIEF: Final = 0.75  # paging stops when this share of the budget is in use
 IDLE_SHARE: Final = 0.125  # the share of the budget for queues without consumers
 CHECKS_MIN: Final = 2000  # slots checked per tick at least, which takes about a millisecond
-CHECKS_DIVISOR: Final = 10  # a larger number of slots is divided by this, so that each slot is checked once a second
+CHECKS_DIVISOR: Final = 10  # each tick checks at least a tenth of the slots, so each slot is checked once a second
 
 
 class _Resident:
@@ -122,7 +122,7 @@ class Pager:
     def tick(self) -> None:
         """Recount the resident slots, seal old ones, and decide whether to page out; called ten times a second.
 
-        Cost: 2,000 resident slots, or a tenth if more, and new ones; a list of all per round; a sort when paging begins.
+        Cost: 2,000 or a tenth of the resident slots, and new ones; a list of all per round; a sort when paging begins.
         """
         old_ms = self._clock.now_ms - self._window_ms
         if not self._round:
@@ -151,7 +151,7 @@ class Pager:
         self.pressed = over or self._may_leave()
 
     def turn(self) -> bool:
-        """Page out a few slots, and return whether any was paged out; the next turn then reads less input.
+        """Page out a few slots, and return whether any was paged out: then the next turn should read less input.
 
         Slots of idle queues come first, then those farthest from the head of their queue. Above the memory budget, page
         out as many messages as publishers may add in a turn. Otherwise page out a part of the waiting slots of idle

@@ -149,7 +149,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
     __slots__ = ()
 
     def offer(self, name_and_key: tuple[str, str], destinations: tuple[Any, ...], parts: Sequence[Route]) -> Route:
-        """Return a new route for a key without a live route. The new one is live if it was cached and its parts live."""
+        """Return a new route for a key without a live route; it is live if it was cached and its parts are live."""
         if name_and_key in self.entries:
             self._discard(name_and_key)
             self._gained -= 1

@@ -285,7 +285,7 @@ class CoverIndex:
     def covered(self, wider: Pattern) -> list[Pattern]:
         """Return the patterns that this one covers.
 
-        Cost: at most about twice the cheaper of two searches: a walk over the nodes that it may match, or a comparison
+        Cost: at most about twice the cheaper of two searches: a walk over the nodes that may match, or a comparison
             with each pattern that contains its rarest word.
         """
         automaton = CoverAutomaton(wider)

@@ -24,7 +24,7 @@ from broker.store.record import (
 from broker.store.replay import ReplayEnd, cut
 from broker.store.segment import HEADER_BYTES
 
-FOUND_MAX: Final = 100_000  # entries in memory
+FOUND_MAX: Final = 100_000  # once more entries than this are found, `full` is called
 
 
 class EntrySearch:
