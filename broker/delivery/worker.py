@@ -147,7 +147,7 @@ class Worker(QueueWorker["Queue"]):
 
     def _serve(self, queue: Queue) -> bool:
         """Deliver from one queue, and return whether it can continue in the next turn."""
-        # In the meantime, its dead letters must not cause deliveries from it.
+        # While the queue is served, its dead letters must not cause further deliveries from it.
         queue.serving = True  # hot: set directly
         try:
             more = self._serve_levels(queue)

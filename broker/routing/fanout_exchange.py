@@ -167,7 +167,7 @@ class DeduplicationExchange(MemoryExchange):
 
 
 def cache_ttl_ms(headers: Mapping[str, Any]) -> int | None:
-    """Return for how long a message asks to be remembered, or None without a valid header x-cache-ttl."""
+    """Return for how long a message is to be remembered, or None without a valid header x-cache-ttl."""
     ttl_ms = _positive(headers.get("x-cache-ttl"))
     return None if ttl_ms is None else min(ttl_ms, TIME_MAX_MS)
 

@@ -43,7 +43,7 @@ class EntrySearch:
         self.damage: list[tuple[int, int, str]] = []
 
     def take_found(self) -> tuple[dict[tuple[int, int], Entry], dict[tuple[int, int], int]]:
-        """Return the entries and moments found since the last call."""
+        """Return the entries and due times found since the last call."""
         found, self.found = self.found, {}
         due_ms, self.due_ms = self.due_ms, {}
         return found, due_ms
