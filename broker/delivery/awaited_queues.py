@@ -9,14 +9,14 @@ from broker.core.deadlines import Clock, Deadlines
 from broker.core.publish_credit import SHARE_ENTRIES
 from broker.core.queue.queue import Queue
 
-BUSY_MESSAGES: Final = 256  # a queue is tracked after a turn with this many deliveries, and while each wait has as many
+BUSY_MESSAGES: Final = 256  # a queue is tracked after a turn with this many deliveries, until a wait has fewer
 WAIT_MS: Final = 4  # the length of one wait
 
 
 class _Demand:
     """The demand of a queue's consumers, and the shortest length of the queue since the demand became high.
 
-    Units: messages; ``taken`` counts those delivered since the current wait began.
+    Units: messages; ``taken`` counts the deliveries since the current wait began.
     """
 
     __slots__ = ("lowest", "taken")
@@ -43,8 +43,8 @@ class _Demand:
 class AwaitedQueues:
     """Track the queues that grow although their consumers take many messages. A consumer that has used up its prefetch
     has no room until its acks arrive, and these arrive while publishes are handled. If publishers did not wait for
-    them, the queue would grow although its consumers are fast enough. Slow consumers are not awaited. Shapes:
-    ``_demands`` maps the queues whose consumers take many messages to their demands; ``lagging`` are those that grew.
+    the acks, the queue would grow although its consumers are fast enough. Slow consumers are not awaited. Shapes:
+    ``_demands`` maps each tracked queue to its consumers' demand; ``lagging`` are the tracked queues that grew.
     """
 
     def __init__(self, deadlines: Deadlines, clock: Clock, schedule: Callable[[], None]) -> None:

@@ -35,9 +35,9 @@ TOGETHER: Final = 3  # slots that are captured in one step, among them the one t
 PASSES_MAX: Final = 10  # over a level, each for the slots that were sealed during the one before
 WRITE_COST: Final = 20  # a write to a queue log counts as this many slots
 ENTRIES_PER_SLOT: Final = 20  # this many entries of a write count as one slot
-# A checkpoint is due when replaying the log takes longer than writing a checkpoint: after the larger of
-REPLAY_BYTES: Final = 16 * 1024 * 1024
-REPLAY_BYTES_SLOT: Final = 8 * 1024  # for each slot of the last checkpoint
+# A checkpoint is due when replaying the log takes longer than writing a checkpoint. The larger of these limits applies.
+REPLAY_BYTES: Final = 16 * 1024 * 1024  # the growth of the log since the last checkpoint
+REPLAY_BYTES_SLOT: Final = 8 * 1024  # its growth for each slot of the last checkpoint
 
 _log = get_logger()
 
@@ -98,7 +98,7 @@ class Checkpointer:
             _log.debug("checkpoint.written", queues=len(checkpoint.queues), clean=clean)
 
     async def _snapshot(self, *, clean: bool) -> Checkpoint:
-        """Return the state. Queues are captured one after another: recovery replays the log after the position.
+        """Return the vhost's state. Queues are captured one after another: recovery replays the log after the position.
 
         Cost: about 2 us for each slot, and the entries of messages published since the last checkpoint; in slices of
             less than half a millisecond, between which the loop turns.

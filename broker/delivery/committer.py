@@ -7,7 +7,7 @@ the dirty pages, and a retry would falsely succeed.
 
 A thread writes and syncs, so that a slow disk does not stop the loop. The exception is a lone publish or declare, which
 the loop writes and syncs itself, because two thread switches would take as long. It is lone if one publisher waits for
-one confirm and also caused the sync before, and if neither this turn nor those since that sync had other work. Besides,
+one confirm and also caused the sync before, and if this turn and the turns since that sync had no other work. Besides,
 its batch must be small, and each of the last FAST_SYNCS syncs must have taken less than FAST_S. After a slow sync the
 thread takes over again.
 """
@@ -46,7 +46,7 @@ Written = Callable[[BaseException | None], None]
 class CommitTally:
     """A histogram of the durations of commits, from the beginning of a write to the confirms.
 
-    Shapes: ``counts[n]`` counts commits up to ``COMMIT_BOUNDS_S[n]`` but above the bound before, the last one the rest.
+    Shapes: ``counts[n]`` counts commits up to ``COMMIT_BOUNDS_S[n]``, above the bound before; the last item, the rest.
     Units: ``total_s`` is the sum of the durations, ``total_bytes`` is the number of bytes written.
     """
 
@@ -85,7 +85,7 @@ class BatchWriter:
     def start(self, batch: Batch, written: Written) -> None:
         """Start to write a batch. Invariant: the previous batch is written."""
         if self._running is None:
-            # A daemon thread, because a process that ends as its disk hangs must not wait for the disk.
+            # A daemon thread, because a process that ends while its disk hangs must not wait for the disk.
             self._running = Thread(target=self._run, name="committer", daemon=True)
             self._running.start()
         self._batches.put((batch, written))
@@ -156,11 +156,11 @@ class Committer:
         self._lazy: asyncio.TimerHandle | None = None
         self._synced_waiters: list[asyncio.Future[None]] = []  # the drains that the next batch completes
         self._failure: BaseException | None = None
-        self._fast_syncs = 0  # the number of latest syncs that were fast
+        self._fast_syncs = 0  # the number of fast syncs since the last slow one
         self._syncing_s = 0.0  # the log's total time of syncs, before the batch
         self._seen = log.position  # at the last turn in which a batch could start
         self._gathered_turns = 0  # turns for which the next batch has waited
-        self._last_turn = 0  # the last turn without other work that started a sync
+        self._last_turn = 0  # the last turn that started a sync and had no other work
         self._last_lone: Confirmable | None = None  # the publisher of the last sync, if there was only one
         self.tally = CommitTally()
         self.urgent = False  # something that needs no confirm waits for the disk (a checkpoint, a drain)

@@ -1,8 +1,8 @@
 """The compactor: free log segments that a few old messages pin, by copying those messages to the tail of the log.
 
-It works between two checkpoints, in the same task, one segment at a time; `broker.store.compaction` lists the steps in
-their order. Each step on the loop is divided into slices, between which the loop turns. A segment from which consumers
-are reading is not compacted, because it will soon be free anyway.
+It runs after a checkpoint, in the checkpoint's task, and frees one segment at most; `broker.store.compaction` lists the
+steps in their order. Each step on the loop is divided into slices, between which the loop turns. A segment from which
+consumers are reading is not compacted, because it will soon be free anyway.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class Compactor:
     async def _holders(self, segment: int) -> tuple[list[Holder], list[SlotReference]]:
         """Return the slots with records in a segment, and the messages of each that may be there.
 
-        Invariant: no other slot will ever have records in it.
+        Invariant: no other slot will ever have records in the segment.
         """
         holders: list[Holder] = []
         references: list[SlotReference] = []

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from broker.core.confirmable import Confirmer
     from broker.settings import Settings
 
-CACHE_ROUNDS: Final = 4  # a route cache checks whether it is useful each time it has missed this many times its size
+CACHE_ROUNDS: Final = 4  # misses per entry of a route cache, after which it checks whether it is useful
 
 
 def new_vhost(

@@ -95,7 +95,7 @@ def deliver(consumer: Consumer, level: Level, slot: Slot, indexes: Sequence[int]
     """Append deliver, header and body frames to the consumer's connection, and return the number of messages delivered.
     HOT. It stops when the connection's output reaches high water; the caller puts back the rest. Messages that need
     no acknowledgement are settled here.
-    Shapes: ``indexes`` ascend and are resident in ``slot``.
+    Shapes: ``indexes`` ascend, and their messages are in memory.
     Cost: a few pieces per message, appended for many messages at once, and joined once per loop turn; large bodies are
         not copied. Queues that deliver the same messages in succession share the equal parts of their frames.
     Source: AMQP 0-9-1, 4.2.3 and 4.2.6.
@@ -196,7 +196,7 @@ def _append_small(
     consumer: Consumer, messages: list[Message | None], start: int, tag: int, octets: list[bytes], high_water: int
 ) -> int:
     """Append the deliveries of small messages from index `start` on, at most TAGS, and return their number. It stops at
-    high water, and before a message without exactly one small body frame, or with another length of exchange and key.
+    high water, before a message without exactly one small body frame, and where the length of exchange and key changes.
     """
     connection = consumer.connection
     session = consumer.session

@@ -42,7 +42,7 @@ class MessageLoader(MessageBuilder[Message]):
         body_at: int,
         stop: int,
     ) -> Message:
-        """Return a message that knows the position of its record. HOT."""
+        """Return the message of a record, and set the record's position in it. HOT."""
         route = block[route_at:header_at]
         envelope = self._envelopes.get(route)
         if envelope is None:
@@ -76,7 +76,7 @@ class MessageLoader(MessageBuilder[Message]):
 
 def _due_ms(targets: bytes) -> int:
     """Return when a delayed message is due, from the targets of its record, or 0 if it is not delayed. A producer's
-    number may precede the time.
+    number may precede the due time.
     """
     for at in (0, TARGET_BYTES):
         number, due_ms = TARGET.unpack_from(targets, at)

@@ -28,17 +28,17 @@ from broker.store.store import VhostStore
 # Costs are in messages that have a log record.
 TURN_MESSAGES: Final = SHARE_ENTRIES  # the cost paged out in a turn: as much as publishers may add to a vhost in it
 LEAVING_TURNS: Final = 128  # turns in which the waiting slots of idle queues are paged out, at least one slot per turn
-# A collection would visit each message of a list: 10 ms for 200,000, which are in no cycle.
+# The garbage collector would visit each message of a list (10 ms for 200,000), although no message is in a cycle.
 untrack: Final = ctypes.PYFUNCTYPE(None, ctypes.py_object)(("PyObject_GC_UnTrack", ctypes.pythonapi))
 UNTRACKED_MIN: Final = 100  # a sealed slot with this many messages is hidden from the garbage collector
 SLOT_COST: Final = 1000  # the least cost of a slot for which a file is opened
 BUFFERED_COST: Final = 30  # the least cost of a slot whose entries are written into a buffer
 SPILL_COST: Final = 8  # the cost of a message without a record, which must be encoded and written
-SPILL_BYTES: Final = 128  # this many bytes of a slot with such messages cost 1, so a turn writes a mebibyte
+SPILL_BYTES: Final = 128  # this many bytes of a slot that is spilled cost 1, so a turn writes a mebibyte
 RELIEF: Final = 0.75  # paging stops when this share of the budget is in use
 IDLE_SHARE: Final = 0.125  # the share of the budget for queues without consumers
-CHECKS_MIN: Final = 2000  # slots checked per tick, which takes about a millisecond, ...
-CHECKS_DIVISOR: Final = 10  # ... or a tenth of all slots, if that is more: each slot once a second
+CHECKS_MIN: Final = 2000  # slots checked per tick at least, which takes about a millisecond
+CHECKS_DIVISOR: Final = 10  # each tick checks at least a tenth of the slots, so each slot is checked once a second
 
 
 class _Resident:
@@ -90,7 +90,7 @@ class Pager:
         self._round: list[_Resident] = []  # slots to be checked, beginning at the end
         self._checks = CHECKS_MIN  # slots to be checked per tick in this round
         self._young: list[_Resident] = []  # new since the last tick
-        self._newest: dict[Level, _Resident] = {}  # the open slot of each level, or the last one that was open
+        self._newest: dict[Level, _Resident] = {}  # the open slot of each level, or the slot that was open last
         self._idle_bytes = 0
         self._leaving: deque[_Resident] = deque()  # slots of idle queues, paged out once their records are written
         self._candidates: list[_Resident] = []  # slots to be paged out while over budget, beginning at the end
@@ -122,7 +122,7 @@ class Pager:
     def tick(self) -> None:
         """Recount the resident slots, seal old ones, and decide whether to page out; called ten times a second.
 
-        Cost: 2,000 resident slots (a tenth if more) and new ones; a list of all per round; a sort when paging begins.
+        Cost: 2,000 or a tenth of the resident slots, and new ones; a list of all per round; a sort when paging begins.
         """
         old_ms = self._clock.now_ms - self._window_ms
         if not self._round:
@@ -151,7 +151,7 @@ class Pager:
         self.pressed = over or self._may_leave()
 
     def turn(self) -> bool:
-        """Page out a few slots, and return whether any was, so that the next turn reads less input.
+        """Page out a few slots, and return whether any was paged out: then the next turn should read less input.
 
         Slots of idle queues come first, then those farthest from the head of their queue. Above the memory budget, page
         out as many messages as publishers may add in a turn. Otherwise page out a part of the waiting slots of idle
@@ -217,7 +217,7 @@ class Pager:
         resident.clear()
 
     def _sealed(self, resident: _Resident) -> None:
-        """Hide a large sealed slot from the garbage collector. Decide once whether a slot of an idle queue stays."""
+        """Hide a large sealed slot from the garbage collector. Decide once if an idle queue's slot stays in memory."""
         contents = resident.slot.contents
         if contents is not None and len(contents) >= UNTRACKED_MIN:
             untrack(contents)
@@ -279,12 +279,12 @@ class Pager:
         return True
 
     def _entries(self, level: Level, slot: Slot, start: int) -> Entries:
-        """Return the entries from an index on; record in the slot which messages have no record on disk."""
+        """Return the entries from an index on, and note in the slot which messages have no record on disk."""
         assert slot.contents is not None
         contents: list[Message | None] = slot.contents[start:] if start else slot.contents
         positions = [message.position for message in contents if message is not None]
         if level.durable and len(positions) == len(contents) and min(positions) > 0 and max(positions) < SPILLED:
-            # The usual case: all of them are records of the log.
+            # The usual case: all messages have records in the log.
             return positions, [message.record_bytes for message in contents if message is not None]
         positions, sizes = [0] * len(contents), [0] * len(contents)
         for place, message in enumerate(contents):
@@ -324,7 +324,7 @@ class Pager:
     def _may_refer(self, level: Level, position: int) -> bool:
         """Return whether the slots of a level may refer to a record at this position.
 
-        The slots of a durable queue pin their log segments. Those of other queues do not, so they may refer only to
+        The slots of a durable queue pin their log segments. Slots of other queues do not, so they may refer only to
         records in the spill, and only in segments that a slot pins.
         """
         if position < SPILLED:

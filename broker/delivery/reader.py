@@ -171,7 +171,7 @@ class SlotReader:
         self._reading.discard(done)
         if done.cancelled():
             return
-        done.exception()  # marks it as retrieved: `then` ignores it if the slot was deleted, and its files with it
+        done.exception()  # marks the error as retrieved: `then` ignores it if the slot and its files were deleted
         try:
             self._store.unpin(segments)
             then(done)

@@ -252,7 +252,7 @@ class Turn(Clock):
             self.fail(error)
 
     def _resume(self) -> None:
-        """Resume outlets that wait for a share, until it is used up; the next turn begins with the others."""
+        """Resume paused outlets until the input budget is used up; the next turn begins with the remaining outlets."""
         paused, self._paused = self._paused, []
         self._piece_bytes = max(PIECE_MIN_BYTES, self._share_bytes // len(paused))
         for place, outlet in enumerate(paused):

@@ -25,11 +25,11 @@ from broker.slots.states import Owner
 from broker.store.damage import StoreFailed
 
 TURN_MESSAGES: Final = 1024  # per queue and loop turn: the share of one busy queue before the next one is served
-FULL_QUEUES: Final = 2  # this many busy queues fill a turn; other queues are served in the next one
-QUEUE_COST: Final = 8  # a queue with one message takes as long as this many messages of a busy one
+FULL_QUEUES: Final = 2  # this many busy queues fill a turn; other queues are served in the next turn
+QUEUE_COST: Final = 8  # a queue with one message takes as long as this many messages of a busy queue
 CROWD_QUEUES: Final = TURN_MESSAGES * FULL_QUEUES // QUEUE_COST  # queues with one message each that fill a turn
 EXPIRED_COST: Final = 3  # expired messages may be dead-lettered, which takes longer than a delivery
-FIRST_TURNS: Final = 4  # shares of a queue delivered before a method: more messages than one read brings
+FIRST_TURNS: Final = 4  # shares of a queue delivered before a method: more messages than one read of a socket brings
 FAILURES_MAX: Final = 3  # a queue with which this many workers failed is served only on demand
 
 _log = get_logger()
@@ -140,14 +140,14 @@ class Worker(QueueWorker["Queue"]):
                 break
             self.serve(queue)
             taken = before - queue.ready
-            if taken <= 0:  # it is on disk
+            if taken <= 0:  # the next message is on disk
                 break
             handed_out += taken
         return handed_out
 
     def _serve(self, queue: Queue) -> bool:
         """Deliver from one queue, and return whether it can continue in the next turn."""
-        # In the meantime, its dead letters must not cause deliveries from it.
+        # While the queue is served, its dead letters must not cause further deliveries from it.
         queue.serving = True  # hot: set directly
         try:
             more = self._serve_levels(queue)
@@ -267,7 +267,7 @@ class Worker(QueueWorker["Queue"]):
         latest = -1
         for consumer, share in zip(consumers, spread(indexes, rooms), strict=True):
             if share:
-                room = consumer.room()  # it shrinks when consumers share a connection
+                room = consumer.room()  # may have shrunk, because consumers can share a connection
                 fitting = share if len(share) <= room else share[:room]
                 if self.firehose is None:
                     taken = deliver(consumer, level, slot, fitting)
@@ -287,7 +287,7 @@ class Worker(QueueWorker["Queue"]):
 def _deliver_one_each(
     level: Level, slot: Slot, indexes: range, consumers: list[Consumer], rooms: list[int]
 ) -> Sequence[int]:
-    """Deliver one fresh message to each consumer in turn, and return those that were not delivered. HOT.
+    """Deliver one fresh message to each consumer in turn, and return the messages that were not delivered. HOT.
 
     Cost: two calls per consumer, fewer than for a share of a batch; most of many consumers get one message in a turn.
     """
@@ -297,7 +297,7 @@ def _deliver_one_each(
         consumer = consumers[place]
         if at == stop:
             break
-        if rooms[place] and consumer.room() > 0:  # it shrinks when consumers share a connection
+        if rooms[place] and consumer.room() > 0:  # the room shrinks when consumers share a connection
             consumer.deliver_one(level, slot, at)
             last = consumer
             at += 1
@@ -377,7 +377,7 @@ class Workers:
                 if handed_out := worker.turn():
                     delivered += handed_out
                     if ready > 1:
-                        # The last one next time, so that no worker is always the first to fill an output.
+                        # This worker is the last next time, so that no worker is always the first to fill an output.
                         self._put_last(worker, worker)
             except StoreFailed:
                 raise

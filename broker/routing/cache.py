@@ -149,7 +149,7 @@ class CompositeCache(BoundedCache[tuple[str, str], Route]):
     __slots__ = ()
 
     def offer(self, name_and_key: tuple[str, str], destinations: tuple[Any, ...], parts: Sequence[Route]) -> Route:
-        """Return a new route for a key that has no live one. It is live if it was cached and its parts are live."""
+        """Return a new route for a key without a live route; it is live if it was cached and its parts are live."""
         if name_and_key in self.entries:
             self._discard(name_and_key)
             self._gained -= 1
@@ -206,9 +206,9 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
     """A cache of resolved publishes by the payload of basic.publish, for one user in one vhost.
 
     A hit is `entries.get(payload)` and a test of `entry.route.live`. When a route ends, the placeholder `nothing`
-    replaces its entries, which would keep deleted queues in memory, and a payload is admitted at once when it is
-    resolved again. `exchanges` maps an exchange name, as the short string in payloads, to the resolved exchange, until
-    its route ends. Both contain permissions, so a change of permissions calls `drop_all`.
+    replaces its entries, so that they keep no deleted queues in memory. Their payloads are admitted at once when they
+    are resolved again. `exchanges` maps an exchange name, as the short string in payloads, to the resolved exchange,
+    until its route ends. Entries and exchanges depend on permissions: call `drop_all` when permissions change.
     """
 
     __slots__ = ("_nothing", "exchanges")
@@ -230,7 +230,7 @@ class PublishCache(BoundedCache[bytes, E], Generic[E, X]):
             self._gained -= 1
         if not entry.route.live or not (known or self._is_second_miss(payload)):
             return False
-        # A destination counts twice: an entry keeps the route's tuple alive, and most keep a sorted copy of it.
+        # A destination counts twice: an entry keeps the route's tuple alive, and most entries keep a sorted copy.
         weight_bytes = ENTRY_BYTES + len(payload) + 16 * len(entry.route.destinations)
         added = self._insert(payload, entry, weight_bytes)
         if added:

@@ -28,7 +28,7 @@ class HashBuckets:
     """A map from values to destinations, in proportion to the weights of the destinations.
 
     A value is hashed to one of 65536 buckets. Each destination has a pseudo-random draw for each bucket, and the least
-    draw owns the bucket. A draw depends only on the bucket, the destination and its weight. So a new destination takes
+    draw wins the bucket. A draw depends only on the bucket, the destination and its weight. So a new destination takes
     over its share and no more, a removed one leaves its share to the others, and neither the order of bindings nor a
     restart changes any owner. A destination that is bound more than once has the greatest of its weights.
 
@@ -277,7 +277,7 @@ class RandomExchange(Exchange):
 class LocalRandomExchange(RandomExchange):
     """An exchange that routes each message to one of its classic queues at random; here all queues are local.
 
-    Source: RabbitMQ 4, rabbit_exchange_type_local_random, and its texts.
+    Source: RabbitMQ 4, rabbit_exchange_type_local_random, error texts included.
     """
 
     type = "x-local-random"

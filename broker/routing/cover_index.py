@@ -8,7 +8,7 @@ from broker.routing.pattern import HASH, STAR, Pattern, WordPlace
 
 
 class CoverAutomaton:
-    """An automaton for one pattern, which reads the words of other patterns and accepts those that the pattern covers.
+    """An automaton for a covering pattern: it reads the words of another pattern and accepts it if it is covered.
 
     The states are the bits of an integer: bit j is set if the words read so far may match the first j words of the
     covering pattern. A `*` that is read stands for a word that the covering pattern does not contain, so that only a
@@ -136,7 +136,7 @@ class Place(WordPlace["Place | Pattern"]):
 
 
 class CoverIndex:
-    """A set of distinct patterns of one dialect, which finds one that covers a given pattern, and all that it covers.
+    """A set of distinct patterns of one dialect, in which `covering` and `covered` search.
 
     A search walks a trie over the words with all possible keys of a pattern at once. The patterns are also listed by
     each literal word that they contain, because a covered pattern contains every literal word of the covering one.
@@ -285,7 +285,7 @@ class CoverIndex:
     def covered(self, wider: Pattern) -> list[Pattern]:
         """Return the patterns that this one covers.
 
-        Cost: at most about twice the cheaper of two searches: a walk over the nodes that it may reach, or a comparison
+        Cost: at most about twice the cheaper of two searches: a walk over the nodes that may match, or a comparison
             with each pattern that contains its rarest word.
         """
         automaton = CoverAutomaton(wider)

@@ -66,8 +66,8 @@ class CoverSet:
 
     Invariant: the patterns without a parent are the roots, and a parent covers its children.
     Source: the filter poset of Siena, Carzaniga, Rosenblum and Wolf, "Design and Evaluation of a Wide-Area Event
-    Notification Service", 2001; one parent for each is enough for the roots, Tarkoma and Kangasharju, "Filter Merging
-    for Efficient Information Dissemination", 2005.
+    Notification Service", 2001; one parent per pattern suffices: Tarkoma and Kangasharju, "Filter Merging for Efficient
+    Information Dissemination", 2005.
     """
 
     def __init__(self, *, covers: bool = True) -> None:
@@ -98,7 +98,7 @@ class CoverSet:
         """Add a pattern once and return the change of the roots.
 
         Cost: a look-up if the set has the pattern; else one search for a covering root and, if there is none, one for
-        the roots that it covers.
+        the roots that the pattern covers.
         """
         member = self._members.get(pattern.text)
         if member is not None:
@@ -143,7 +143,7 @@ class CoverSet:
 
     def _expose(self, orphans: Iterable[Member]) -> tuple[Pattern, ...]:
         """Make each orphan the child of another root, or a root, and return the new roots. Wider patterns are examined
-        first, so that no orphan covered by another becomes a root; none covers an old root.
+        first, so that no orphan covered by another becomes a root; no orphan covers an old root.
         """
         exposed: list[Pattern] = []
         for orphan in sorted(orphans, key=lambda member: narrowness(member.pattern)):

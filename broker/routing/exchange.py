@@ -145,7 +145,7 @@ class Exchange(Destination["Exchange"]):
 
     def bind(self, destination: Hashable, key: str, arguments: Arguments, limits: PatternLimits | None = None) -> bool:
         """Add a binding and return whether it is new. `limits` apply to a new binding; None, for a restored one, means
-        those of the exchange. Cost: its key and the cached routes that end, not the other bindings.
+        the exchange's limits. Cost: its key and the cached routes that end, not the other bindings.
         Raises: BindingKeyError or BindingArgumentError (both ValueError), with nothing changed.
         """
         identity = binding_identity(key, arguments)

@@ -107,7 +107,7 @@ class MemoryExchange(FanoutExchange):
 class HistoryExchange(MemoryExchange):
     """A fanout exchange that keeps the last messages, for destinations that are bound later.
 
-    Source: RabbitMQ's plugin rabbitmq_recent_history_exchange, its arguments and texts.
+    Source: RabbitMQ's plugin rabbitmq_recent_history_exchange, its arguments and error texts.
     """
 
     type = "x-recent-history"
@@ -132,7 +132,7 @@ class HistoryExchange(MemoryExchange):
 class DeduplicationExchange(MemoryExchange):
     """A fanout exchange that drops a message if the value of its header x-deduplication-header is known.
 
-    Source: the plugin rabbitmq-message-deduplication, its arguments and texts.
+    Source: the plugin rabbitmq-message-deduplication, its arguments and error texts.
     """
 
     type = "x-message-deduplication"
@@ -167,7 +167,7 @@ class DeduplicationExchange(MemoryExchange):
 
 
 def cache_ttl_ms(headers: Mapping[str, Any]) -> int | None:
-    """Return for how long a message asks to be remembered, or None without a valid header x-cache-ttl."""
+    """Return for how long a message is to be remembered, or None without a valid header x-cache-ttl."""
     ttl_ms = _positive(headers.get("x-cache-ttl"))
     return None if ttl_ms is None else min(ttl_ms, TIME_MAX_MS)
 

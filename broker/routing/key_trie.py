@@ -144,7 +144,7 @@ class KeyTrie:
     def search(self, pattern: Sequence[str]) -> Iterator[str | None]:
         """Yield the keys that a pattern matches, and None for each other visit.
 
-        The trie may change in the meantime: a key that stays is found once, a key that is added or removed, perhaps.
+        The trie may change in the meantime: keys that stay are found once; keys added or removed may be found or not.
         Cost: that of `find`.
         """
         stem = pattern.index(HASH) if HASH in pattern else len(pattern)

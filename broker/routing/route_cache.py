@@ -19,10 +19,10 @@ INDEXED_AT_ONCE: Final = 2048
 """The most cached keys that a new trie indexes; if there are more, all routes are dropped instead."""
 
 VISITS_MAX: Final = 8192
-"""The most visits to the trie for a changed pattern, a few milliseconds; if it needs more, all routes are dropped."""
+"""The most visits to the trie for a changed pattern, a few milliseconds; beyond that, all routes are dropped."""
 
 VISITS_PER_ADMISSION: Final = 64
-"""The visits to the trie that each admitted key pays for: as many as resolving the key again costs."""
+"""The visits to the trie that each admitted key pays for; they cost about as much as resolving the key again."""
 
 NOWHERE: Final = Route(())
 """A shared route that is never live, for uncached keys without destinations and for keys whose route has ended."""
@@ -51,7 +51,7 @@ class RouteCache(BoundedCache[str, Route]):
         return 0 if self._trie is None else self._trie.visited
 
     def offer(self, key: str, destinations: tuple[Any, ...]) -> Route:
-        """Make and return a route for a key that has no live one. It is live if it was cached, else for one use."""
+        """Return a route for a key without a live route. It is live if it was cached; otherwise use it only once."""
         if key not in self.entries and not self._is_second_miss(key):
             return Route(destinations) if destinations else NOWHERE
         route = Route(destinations, live=True)

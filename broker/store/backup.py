@@ -20,7 +20,7 @@ REMOVED: Final = "%removed-"
 STAGING: Final = "backup.staging"
 BLOCK_BYTES: Final = 1024 * 1024
 UNFINISHED: Final = b"slotmq backup, unfinished\n"
-# These belong to the running broker, or to a single start.
+# These files belong to the running broker, or to a single run.
 _OWN: Final = frozenset(("lock", "control.sock", "format", "incarnation", "reserve", "running"))
 _UNFINISHED_NAME: Final = ".unfinished"
 

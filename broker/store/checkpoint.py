@@ -15,7 +15,7 @@ checkpoint file
                        of returns, u32 number of returns that count towards the delivery limit),
                        segments (u32 number, u32 live messages)
 
-A checkpoint gets its name once it is written, and on disk unless syncs are off, so no kill leaves half of it.
+A checkpoint gets its name once it is written and, unless syncs are off, synced. So a kill never leaves half of one.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
 The compactor of `broker.delivery` drives it between two checkpoints, in one task:
 
-1. loop     `VhostStore.compactable` names segments. For one of them the compactor makes a SlotReference of each slot
-            whose `segments` contain it; a checkpoint has written all their entries.
+1. loop     `VhostStore.compactable` names segments. For one segment the compactor makes a SlotReference of each slot
+            whose `segments` contain it; a checkpoint has written all entries of these slots.
 2. thread   `plan_relocation` reads the entries and copies the records that are still needed.
 3. loop     `append_relocation` appends them as MOVED records, some per turn; the committer syncs them as any record.
 4. loop     `VhostStore.finish_relocation` points the queue log at the copies, some per turn, and returns the moves.
@@ -11,7 +11,7 @@ The compactor of `broker.delivery` drives it between two checkpoints, in one tas
 5. loop     After the last move the compactor removes the old segment from the slots.
 6. Later checkpoints do not refer to the segment, which is removed once no kept checkpoint does.
 
-Between 3 and 5 a slot's messages may be in both segments, so the slot counts in both. A crash there loses nothing:
+Between 3 and 5 a slot's messages may be in both segments, so the slot is counted in both. A crash there loses nothing:
 the last checkpoint still refers to the old segment, and replay applies each MOVED record that reached the disk.
 
 No checkpoint may be taken between 3 and 5: it would name the old segment for entries that will point to the new one.
@@ -113,9 +113,9 @@ class Relocation:
 
 
 def runs_of(places: Iterable[tuple[int, int, int, int, int]]) -> list[tuple[int, int, Entries, list[int]]]:
-    """Return queue number, first id, entries and moments of each run of consecutive ids of a queue.
+    """Return queue number, first id, entries and due times of each run of consecutive ids of a queue.
 
-    Shapes: each place has queue number, message id, position and size of the record, and the moment.
+    Shapes: each place has queue number, message id, position and size of the record, and the due time or 0.
     """
     runs: list[tuple[int, int, Entries, list[int]]] = []
     latest: dict[int, tuple[int, int, Entries, list[int]]] = {}  # by queue number

@@ -18,7 +18,7 @@ _log = get_logger()
 
 
 def read_around(read: Callable[[int, int], bytes], offset: int, size: int) -> tuple[bytes, str]:
-    """Return `size` bytes from `offset`, fewer at the end of the file, and the error of those that are unreadable.
+    """Return `size` bytes from `offset`, fewer at the end of the file, and the error of unreadable bytes.
 
     Shapes: read(offset, size) raises StoreFailed. Unreadable bytes become zeros; without any, the error is empty.
     Cost: one call, and O(log(size)) for each bad sector; after FAILURES_MAX failures, pieces are not split further.

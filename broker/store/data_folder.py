@@ -196,7 +196,7 @@ class DataFolder:
     def _begin_incarnation(files: Files, path: Path) -> str:
         """Return the incarnation of this start, and write it before anything is recovered or served.
 
-        The sync of the folder also covers the stamp, whose rename a killed start may have left only in the page cache.
+        This syncs the folder, so the file `format` is on disk too, even if an earlier, killed start did not sync it.
         """
         incarnation = files.token(INCARNATION_BYTES).hex()
         files.replace(path / "incarnation", [b"slotmq incarnation, %b\n" % incarnation.encode()]).close()
@@ -276,7 +276,7 @@ class DataFolder:
                 self.files.remove_tree(self._vhosts / entry)
 
     def _read_name(self, folder: Path) -> str | None:
-        """Return the vhost in the file `name` of a folder, or None if it is missing or names a vhost of another one."""
+        """Return the vhost in the file `name` of a folder, or None if it is missing or names another folder's vhost."""
         path = folder / "name"
         if not self.files.exists(path):
             return None

@@ -24,7 +24,7 @@ from broker.store.record import (
 from broker.store.replay import ReplayEnd, cut
 from broker.store.segment import HEADER_BYTES
 
-FOUND_MAX: Final = 100_000  # entries in memory
+FOUND_MAX: Final = 100_000  # once more entries than this are found, `full` is called
 
 
 class EntrySearch:
@@ -43,7 +43,7 @@ class EntrySearch:
         self.damage: list[tuple[int, int, str]] = []
 
     def take_found(self) -> tuple[dict[tuple[int, int], Entry], dict[tuple[int, int], int]]:
-        """Return the entries and moments found since the last call."""
+        """Return the entries and due times found since the last call."""
         found, self.found = self.found, {}
         due_ms, self.due_ms = self.due_ms, {}
         return found, due_ms

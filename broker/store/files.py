@@ -1,4 +1,4 @@
-"""Files: the only module of the store that calls the file system. Tests replace `Files` by one that loses data.
+"""Files: the only module of the store that calls the file system. Tests replace `Files` with a class that loses data.
 
 Unless it says otherwise, a method raises StoreFailed when the operating system reports an error. No write or sync is
 retried, because after a failed sync the kernel may have dropped the dirty pages and a second sync would falsely succeed
@@ -334,7 +334,7 @@ class Files:
         same outcome as a crash.
         """
         unfinished = path.with_name(f"{path.name}.unfinished")
-        self.remove(unfinished)  # after a failed sync, later syncs do not write the dropped pages of a file
+        self.remove(unfinished)  # not reused: after a failed sync, later syncs of a file skip its dropped pages
         file = self.open(unfinished, create=True)
         try:
             end, left = 0, iter(pieces)

@@ -1,4 +1,4 @@
-"""Read the log's segments in order, block by block; after damage, find evidence that a sync had covered it."""
+"""Read the log's segments in order, block by block; after damage, find evidence that the damaged bytes were synced."""
 
 from __future__ import annotations
 
@@ -185,7 +185,7 @@ def _end_of_damaged(block: bytes, *, inner: bool) -> int:
 def _corrected_end(block: bytes, *, inner: bool) -> int:
     """Return the end of the record at the beginning of a block if only one byte of its length is wrong, or 0 otherwise.
 
-    The checksum, which does not cover the length, proves it.
+    The checksum, which does not cover the length, confirms the end.
     """
     if len(block) < HEAD_BYTES:
         return 0

@@ -1,7 +1,7 @@
 """The vhost log: segments of records, appended on the loop, written and synced in a thread.
 
-A batch is everything that was appended since the last one. It begins with a mark (or, in a new segment, with the
-header) that says how far the log was synced when the batch was taken: from it, recovery distinguishes corruption from a
+A batch is everything that was appended since the previous batch. It begins with a mark (or, in a new segment, with the
+header) that says how far the log was synced when the batch was taken: this lets recovery distinguish corruption from a
 torn tail.
 """
 
@@ -44,7 +44,7 @@ from broker.store.segment import (
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
 BLOCK_BYTES: Final = 64 << 10  # of records that are joined: the processor's second-level cache still contains them
-SMALL_BYTES: Final = 16 << 10  # after a larger batch, writing zeros ahead takes longer than the file system's journal
+SMALL_BYTES: Final = 16 << 10  # after a larger batch, zeros ahead take longer than the journal write that they save
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 
 
@@ -172,12 +172,12 @@ class MessageLog(Segments):
         self._runs: list[SegmentRun] = []
         self.waiting = False  # records were appended since the last `take`
         self._pieces: list[bytes] = []  # of the next block; empty until a run has begun, see the fence
-        # From this position on `_append_at_border` appends: no run has begun, the block is full, or a group is open.
+        # Records that end here or later need `_append_at_border`: no run has begun, the block is full, or a group open.
         self._fence = -1
         self._full = 0  # the position at which the segment is full
         self._group: list[bytes] | None = None  # the inner records of the open group
         self._group_begin = 0  # the position of their transaction record
-        self._begun_bytes = 0  # in the runs before the last one
+        self._begun_bytes = 0  # in the runs before the current run
         self._previous_end = previous_end
         self._token = b""  # of the segment of `position`; empty until the segment has begun
         self.position = number << OFFSET_BITS | HEADER_BYTES
@@ -334,7 +334,7 @@ class MessageLog(Segments):
     def _end_block(self) -> None:
         """Join the pieces into the next block of the run.
 
-        The writing thread would hold Python's lock for the join, and read from another processor's cache.
+        If the writing thread joined them, it would hold Python's lock and read from another processor's cache.
         """
         if self._pieces:
             self._runs[-1].blocks.append(b"".join(self._pieces))
@@ -363,7 +363,7 @@ class MessageLog(Segments):
         self._pass_border()
 
     def _roll(self) -> None:
-        """Begin a segment right after the last one is full, so that `position` names the next record's segment."""
+        """Begin a segment as soon as the current one is full, so that `position` names the next record's segment."""
         after = self.position
         self._end_block()
         self._begun_bytes = self.pending_bytes
@@ -450,8 +450,8 @@ class MessageLog(Segments):
         return [number for number in sorted(self.segments) if number < limit and number not in needed]
 
     def reclaim(self, need: LogNeed) -> list[int]:
-        """Remove the segments that are no longer needed, and return their numbers. Shapes: `need` covers every kept
-        checkpoint: recovery may read the segments that it names.
+        """Remove the segments that are no longer needed, and return their numbers. Shapes: `need` is that of all kept
+        checkpoints: recovery may read the segments that it names.
         """
         gone = self.unneeded(need)
         for number in gone:

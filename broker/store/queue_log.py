@@ -1,7 +1,7 @@
 """Queue logs: the position of each message's record, by queue and message id. Recovery rebuilds them from the log
 after a crash or disk damage.
 
-A chunk is a file for 65,536 consecutive message ids of one queue. It is created when enough of their messages are paged
+A chunk is a file for 65,536 consecutive messages of one queue. It is created when enough of these messages are paged
 out, or by a checkpoint that needs it. Each message has a place of fixed width, so one call reads the entries of a slot:
 
     chunk header                              place of message id, at (id % 65,536 + 1) * 24: see `queue_entry`
@@ -50,7 +50,7 @@ assert CHUNK_IDS % CELL_IDS == 0
 class QueueLogs:
     """The queue logs of one vhost, in one folder.
 
-    The loop calls ``write`` and ``drop``, the thread of the checkpoint ``sync``, both ``reclaim``, any thread ``read``.
+    ``write`` and ``drop`` are for the loop, ``sync`` for the checkpoint thread, ``reclaim`` for both, ``read`` for any.
 
     Units: ``written`` counts the pieces that were written to files.
     Invariant: a chunk that a kept checkpoint refers to is not removed. A chunk is either a file or in the buffer.
@@ -110,7 +110,7 @@ class QueueLogs:
     ) -> None:
         """Write the entries of the ids from `first` on, into the page cache, or into the buffer while they are few.
 
-        They may be ahead of the log: they count only when a checkpoint or a replay covers their ids.
+        They may be ahead of the log: recovery uses them only if a checkpoint or a replayed record has their ids.
         Shapes: NO_ENTRY stands for messages that need no entry; `due_ms` is as for `pack_entries`. The entries of a
             queue that is not `durable` are never synced.
         Cost: `pack_entries`, usually at most one write per chunk, and up to two reads unless the ids are the highest.
@@ -237,7 +237,7 @@ class QueueLogs:
         """Write what is buffered for durable queues to files; unless syncs are off, sync what was written for them."""
         with self._lock:
             unsynced = sorted(self._unsynced)
-            self._close_newest()  # an idle vhost has no open file, and a removed file would be created again
+            self._close_newest()  # so that an idle vhost has no open file, and a removed file is created again
         for queue_number, chunk in unsynced:
             file: File | None = None
             with self._lock:  # the loop may remove chunks at any time
@@ -351,7 +351,7 @@ class QueueLogs:
         self.written += len(pieces)
         self._begun.add(key)
         self._chunks.setdefault(queue_number, set()).add(chunk)
-        self._buffer.discard(queue_number, chunk)  # not earlier: readers look here first, and take no lock
+        self._buffer.discard(queue_number, chunk)  # not earlier: readers look in the buffer first, and take no lock
 
     def _close_newest(self) -> None:
         """Close the file that was written last. Raises: StoreFailed."""
@@ -379,7 +379,7 @@ class QueueLogs:
         if self._newest is not None and self._newest[0] == (queue_number, chunk):
             self._close_newest()
         self._files.remove(path)
-        self.readers.forget(path)  # not earlier: a reader would open it again, and keep it when a new one exists
+        self.readers.forget(path)  # not earlier: a reader could open the old file again, and keep it open
         self._begun.discard((queue_number, chunk))
         self._checked.discard((queue_number, chunk))
         self._unsynced.discard((queue_number, chunk))

@@ -198,7 +198,7 @@ def read_places(
     """Yield (position, bytes, tag) for each wanted place, unchecked, in the order of the log.
 
     Shapes: `wanted` yields (position, size, tag), with any tag; read_span(position, size) returns fewer bytes at the
-        end of a segment, and so does this.
+        end of a segment, so the bytes of a place there may be fewer than its size.
     Cost: one read per run of neighbours, including short gaps.
     """
     places = sorted(wanted, key=itemgetter(0))

@@ -54,7 +54,7 @@ class EntryCompletion:
         suspects = list(self._suspects(rebuilt, segments_known=segments_known))
         ids: dict[int, set[int] | None] = {}
         for number, window, indexes in suspects:
-            if number not in rebuilt:  # the log was already searched for all messages of these
+            if number not in rebuilt:  # the log was already searched for all messages of rebuilt queues
                 wanted = ids.setdefault(number, set())
                 assert wanted is not None
                 wanted.update([window.first + index for index in indexes])

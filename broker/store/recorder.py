@@ -54,8 +54,8 @@ class Recorder:
         Shapes: targets is `TARGET.pack(stream number, message id)` of each stream, joined, without the last message
             id, which is `message_id`.
         Cost: two copies of the message's bytes, one of a body of APART_BYTES, none of a large body; and a checksum. The
-            bytes before the last octet of the id are built once for neighbours of a stream that share their moment and
-            lengths.
+            bytes before the last octet of the id are built once for neighbours of a stream that share their timestamp
+            and lengths.
         """
         log = self.log
         header = message.header

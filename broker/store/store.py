@@ -61,7 +61,7 @@ class VhostStore:
         self._checkpoints = checkpoints
         self._sync = sync
         self._relocation: Relocation | None = None  # appended, but not finished
-        self._refused: dict[int, int] = {}  # segments not worth relocating, with their references at that time
+        self._refused: dict[int, int] = {}  # segments not worth relocating, with the number of references then
         self._checkpoint_position = 0  # of the last durable checkpoint of this process
         self._saves_space = False
         self.holds_back = False  # some files are kept only for the older checkpoint
@@ -191,8 +191,8 @@ class VhostStore:
     def forget_queue(self, queue_number: int, *, at_once: bool, recorded: bool = False) -> None:
         """Release all entries of a deleted queue, as `drop_entries` does. Raises: StoreFailed.
 
-        `recorded` means that the log ends with the record of the deletion. A checkpoint there includes it, so that the
-        files are removed even if the log does not grow.
+        `recorded` means that the log ends with the record of the deletion. A checkpoint at its end includes the
+        deletion, so the files are removed even if the log does not grow.
         """
         self.queues.forget(queue_number, AT_ONCE if at_once else self.log.position - recorded)
         if at_once:
@@ -227,8 +227,8 @@ class VhostStore:
         self._reclaim()
 
     def save_space(self, *, on: bool) -> None:
-        """Keep only one checkpoint if `on`, else two from the next one on. *Blocking*; in the checkpoint thread. The
-        older one is needed only if the newest is damaged, and its part of the log takes space.
+        """Keep only one checkpoint if `on`, otherwise two again once another is written. *Blocking*; in the checkpoint
+        thread. The older one is needed only if the newest is damaged, and its part of the log takes space.
         Raises: StoreFailed.
         """
         self._saves_space = on

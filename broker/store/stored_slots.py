@@ -95,7 +95,7 @@ class StoredSlots:
     ) -> list[T | None]:
         """Read messages of one queue back; index 0 is id `first`, unwanted ones are None. *Blocking.* Shapes: `wanted`
         lists indexes, None means all; every wanted message must have been paged out. `segments` are those that the slot
-        keeps on disk: the record for a damaged entry is searched there, or in the whole log if None. `builder` builds
+        keeps on disk: the record of a damaged entry is sought there, or in the whole log if None. `builder` builds
         the messages. Raises: CorruptRecord if a message differs from what was written, unless the store was opened with
         quarantine: then it is None too, and logged. StoreFailed.
         Cost: one read of the queue log per 65,536 ids, one of the log per run of neighbours.

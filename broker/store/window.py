@@ -92,7 +92,7 @@ class Window:
     def recount(self, entries: Entries, segments: Mapping[int, int]) -> list[int]:
         """Count the unsettled messages by segment from their entries; return the indexes of those without a record.
 
-        Shapes: `segments` maps the number of each segment to its bytes. A spilled message counts as without a record.
+        Shapes: `segments` maps each log segment to its bytes. The spill is lost, so spilled messages have no record.
         """
         lost = []
         positions, sizes = entries

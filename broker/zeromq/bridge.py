@@ -277,7 +277,7 @@ class TopicForm:
     def binding_key(self, prefix: bytes) -> str:
         """Return a binding key that matches the routing keys of all topics with a prefix.
 
-        It contains the complete words of the prefix, up to the first one that cannot be in a binding key, and a `#`.
+        It contains the complete words of the prefix before the first word that cannot be in a binding key, and a `#`.
         """
         if prefix == DOT:  # the topic of the empty routing key, which has no words
             return HASH

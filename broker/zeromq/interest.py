@@ -22,8 +22,8 @@ AT_ONCE: Final = 2000  # bindings in one callback of the loop; each takes a few 
 class ExchangeWatch:
     """Watch the bindings of an exchange, identified by its name.
 
-    Shapes: `wanted` is called with a topic pattern when the first binding asks for it, `unwanted` when the last one has
-        ended, `renewed` when the exchange was declared.
+    Shapes: `wanted` is called with a topic pattern when the first binding asks for it, `unwanted` when the last such
+        binding has ended, `renewed` when the exchange was declared.
     Cost: a few microseconds for each binding added or removed. Many at once take several iterations of the loop.
     """
 
@@ -56,7 +56,7 @@ class ExchangeWatch:
             self._renewed()
 
     def deleted(self, exchange: Exchange) -> None:
-        """Do nothing: `ended` reports its bindings."""
+        """Do nothing: `ended` is called for its bindings."""
 
     def bound(self, source: Exchange, destination: Queue | Exchange, key: str, arguments: Mapping[str, Any]) -> None:
         self._note(source, [key], 1)

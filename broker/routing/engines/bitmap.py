@@ -73,9 +73,9 @@ class ConstituentBitmap(Generic[T]):
     one set of tables. Literal patterns are in a separate map.
 
     Cost: a match reads a few rows per word, with a bit for each pattern. `add` and `remove` cost the words of the
-        pattern, with a `#` once for each key length up to SPREAD_WORDS_MAX; a star also costs the dense rows of its
-        table, at most about 256.
-    Invariant: `visited` is about the number of rows read by matching, which adds nothing to the tables.
+        pattern; if it has a `#`, once for each key length up to SPREAD_WORDS_MAX. A star also costs the dense rows of
+        its table, at most about 256.
+    Invariant: a match adds nothing to the tables. `visited` is about the number of rows that matches have read.
     Source: Theivendiram and Uthayakumar, Fast Topic Matching Algorithm Implementation for WSO2 Message Broker, 2015,
         "Optimized topic routing algorithm"; docs/inverted-bitmap.md explains the differences.
     """

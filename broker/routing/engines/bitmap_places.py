@@ -22,7 +22,7 @@ class PlaceTable(Section[T]):
     """Rows whose bits are the places between the words of patterns, `stride` places for each pattern.
 
     The bit of a place is set when the words of the key so far may lead to it. Each word moves all bits one place on and
-    keeps those of places that accept the word; at a `#` the bit also stays. So all patterns, and all ways to match
+    clears them at places that do not accept it; at a `#` the bit also stays. So all patterns, and all ways to match
     each, are advanced by the same few operations on rows, however hostile the patterns are. The places of 64 patterns
     are interleaved, all first places before all second ones, so moving by one place is a shift by 64 bits, which is a
     move of memory. The last places move into the first places of the next 64 patterns, which no word leads to.
@@ -109,7 +109,7 @@ class Candidates:
     """The columns of patterns with several `#`, which decide whether a key must be matched with tables of places.
 
     In canonical form a literal word follows the first of several `#`. The columns are stored by that word, with their
-    strides, and a key without the word skips them.
+    strides, and are skipped for a key without the word.
     """
 
     __slots__ = ("_between", "_row")

@@ -195,7 +195,7 @@ class LazyDfa(Generic[T]):
     def _step(self, state: State[T], word: str, drops: int) -> State[T]:
         """Return the state that a word leads to.
 
-        All words that no pattern expects share a transition. None is stored if states were dropped during this match.
+        All words that no pattern expects share a transition. If states were dropped during this match, store nothing.
         """
         reached: list[NfaPlace[T]] = []
         for table in state.tables:

@@ -158,8 +158,8 @@ SHORT_WORDS: Final = 8
 class Tiered(Generic[T]):
     """An engine of two tiers, each a trie and a bitmap: one for patterns with several `#`, one for all others.
 
-    While the patterns with several `#` are few, a short key is compared with some of them instead of using their tier,
-    which would make every match much slower for the sake of a few patterns like `#.a.#`.
+    While the patterns with several `#` are few, a short key is compared with some of them, and their tier is not used:
+    it would make every match much slower for the sake of a few patterns like `#.a.#`.
 
     Invariant: `visited` includes the counts of the tiers, and the patterns compared. The tier for several `#` exists
         exactly while there is such a pattern.

@@ -150,7 +150,7 @@ def _steps(words: tuple[str, ...]) -> tuple[tuple[str, ...], int, bool]:
     """Return the steps from the root to the end of a pattern, the first step that may be in a leaf, and whether the
     pattern ends with `#`.
 
-    Shapes: one step `#` leads to the words after the last `#`, in reverse order; two steps `#` to words between two.
+    Shapes: one step `#` leads to the words after the last `#`, in reverse order; two, to the words before another `#`.
     """
     open_end = bool(words) and words[-1] == HASH
     steps: list[str] = []

@@ -12,8 +12,8 @@ T = TypeVar("T")
 class Node(Generic[T]):
     """A node: the next steps, and the targets of the patterns that end here.
 
-    `words` and `star` lead on by one word. `target` is that of the pattern that ends here, `rest` that of the pattern
-    that ends here with one more `#`. `gate` is the node after a `#` that more words follow. `words` and `star` of a
+    `words` and `star` lead on by one word. `target` belongs to the pattern that ends here, `rest` to the pattern that
+    ends here with one more `#`. `gate` is the node after a `#` that more words follow. `words` and `star` of a
     gate match the key backwards from its end, for the patterns without a further `#`; the `gate` of a gate matches
     forwards from any remaining word, for the patterns with a further `#`.
 
@@ -235,7 +235,7 @@ def match_floating(floats: list[tuple[int, Node[T]]], words: list[str], found: l
 
     Shapes: `floats` contains, for each first `#` reached, the number of words that remained there, descending, and the
         node after it.
-    Invariant: a later `#` is entered only where it is first reached, because later it does not match more.
+    Invariant: a later `#` is entered only where it is first reached: entered later, it would match nothing more.
     """
     visited = 0
     begun = 0
