@@ -236,7 +236,7 @@ class ClientConnection:
         self.state = ClientState.STARTED
 
     def _agree(self, tune: commands.Connection.Tune) -> None:
-        """Answer with the lower limits. The cutter keeps our frame size, which content headers may need."""
+        """Answer with the lower limits. The cutter keeps our frame size: content headers may exceed the lower one."""
         self.frame_max_bytes = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         if self.heartbeat_s and tune.heartbeat:
             self.heartbeat_s = min(self.heartbeat_s, tune.heartbeat)

@@ -142,8 +142,8 @@ class Transport(Outlet):
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """Shapes: `short_heartbeats` contains the clients for which `beat` is called; `peer` is that of a client within
-        this process.
+        """Shapes: `short_heartbeats` contains the clients for which `beat` is called; `peer` is given for a client
+        within this process.
         """
         self._machine = machine
         self._turn = turn
@@ -168,7 +168,7 @@ class Transport(Outlet):
 
     @property
     def descriptor(self) -> int:
-        """The socket's descriptor. The system assigns the lowest free number, so about as many were in use."""
+        """The socket's descriptor. The system assigns the lowest free one, so about that many were open."""
         found = self._socket.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
@@ -375,7 +375,7 @@ class Transport(Outlet):
             if connection.out_bytes:
                 return runs_turn
             if connection.state is CLOSED:
-                self._finish()  # on a node that its cluster has lost, no turn runs that would do this
+                self._finish()  # a turn would do this, but none runs on a node that its cluster has lost
             else:
                 acknowledge(self._socket.get_extra_info("socket"))
             return runs_turn
