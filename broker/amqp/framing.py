@@ -49,7 +49,7 @@ unpack_head: Final = FRAME_HEAD.unpack_from
 RUN_OF_PUBLISHES: Final = 256
 """The pseudo frame type of a run; a type on the wire is an octet."""
 RUN_MAX: Final = 256
-"""The most publishes in a run; the caller checks its limits between two runs."""
+"""The most publishes in a run. Between two runs, the caller checks whether it must wait."""
 RETAINED_MAX_BYTES: Final = 1024
 """The largest body that a connection retains between two publishes."""
 # Stands for bytes that have not arrived yet: no valid frame begins or ends with this octet.
@@ -185,7 +185,7 @@ class FrameCutter:
     def _complete(self, data: bytes) -> bool:
         """Join the payload of a frame that these bytes complete, without copying the bytes after it, and return True.
 
-        Do nothing and return False if the frame must be checked, or if this would not be faster.
+        Do nothing and return False if next_frame() must check the frame, or if this would not be faster.
         """
         buffer = self._buffer
         start = self.at + HEAD_BYTES

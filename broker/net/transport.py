@@ -33,7 +33,7 @@ UNKNOWN: Final = Peer("")
 EOF_TICKS: Final = 2  # one to two seconds in which a client may close its socket after close-ok
 CLOSE_TICKS: Final = 5  # seconds in which a client must answer connection.close and close its socket
 OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns cannot run
-SMALL_READ_BYTES: Final = 4096  # a read up to this size ignores the turn's share, and may run the turn
+SMALL_READ_BYTES: Final = 4096  # up to this size, a read is not limited by the turn's share, and the turn may follow
 DELAYED_MS: Final = 38
 """A client that sends this long after an unanswered read may have waited for our ACK."""
 DELAYED_MAX_MS: Final = 60
@@ -279,7 +279,7 @@ class Transport(Outlet):
             # A client that is closed while it is blocked must answer; its publishes are discarded.
             self.resume_reading(Stop.OUTPUT | Stop.ALARM | Stop.STORE if connection.closing else Stop.OUTPUT)
         if window.starved and window.take_starved():
-            self.session.wake_consumers()  # which were skipped because too much output was unsent
+            self.session.wake_consumers()  # those skipped because too much output was unsent
 
     def _finish(self) -> None:
         """Close the socket if the client has answered our close; otherwise wait for the client to close its socket.
