@@ -30,9 +30,9 @@ class Collector:
     a topology has grown, they are frozen without a collection.
 
     Python starts a collection when allocations outnumber deallocations by a threshold. An import of definitions frees
-    as many objects as it allocates, so generation 0 would grow to 100,000 objects; `collect_young` limits it.
+    as many older objects as it allocates, so generation 0 would grow to 100,000 objects without `collect_young`.
     Invariant: a collection visits at most VISITED_MAX objects, plus those created since the last but one call of
-        `collect_young`; `collect_old` starts none that would follow more than REFERENCES_MAX references.
+        `collect_young`; `collect_old` starts no collection that would follow over REFERENCES_MAX references.
     Source: the gc module's freeze(), from Instagram's web servers.
     """
 

@@ -62,7 +62,7 @@ def keep_freed_memory() -> bool:
 
 
 class Heap:
-    """Return the heap's free memory to the kernel after every ten seconds in which the broker worked, if it has grown.
+    """Return the heap's free memory to the kernel every ten seconds, if the broker has worked and its memory has grown.
 
     At startup it also unmaps the code and the constants of the libraries: a third of the resident memory, most of it
     needed only at startup. Code that runs later is mapped again from the page cache.

@@ -1,7 +1,7 @@
 """Write log lines so that a slow reader of the log cannot stop the broker.
 
-A thread writes the lines that could block. Lines that cannot be written in time are dropped and counted, and the count
-is logged when lines can be written again.
+A thread writes the lines whose writing could block. Lines that cannot be written in time are dropped and counted; the
+count is logged when lines can be written again.
 """
 
 from __future__ import annotations

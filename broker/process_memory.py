@@ -38,7 +38,7 @@ def open_descriptors() -> int | None:
 
 
 def memory_limit_bytes(cgroups: Path = _CGROUPS, mounted: Path = _MOUNTED) -> int:
-    """Return the memory limit of this process: the lowest one of its control groups, at most the machine's memory.
+    """Return the memory limit of this process: the lowest limit of its control groups, at most the machine's memory.
 
     Source: cgroups(7); /proc/self/cgroup names the group, which in a container is often the root of the mount.
     """

@@ -16,10 +16,10 @@ _T = TypeVar("_T")
 
 
 class Tasks:
-    """Run the tasks of one part of the broker. Invariant: each error of a task of `start` reaches `failed`."""
+    """Run the tasks of one part of the broker. Invariant: each error of a task started by `start` reaches `failed`."""
 
     def __init__(self, failed: Callable[[BaseException], None], ended: Callable[[], None] = lambda: None) -> None:
-        """For tasks of `start`, `failed` is called with each error, and `ended` after each task, cancelled or not."""
+        """For tasks started by `start`: call `failed` with an error, and `ended` after each task, cancelled or not."""
         self._failed = failed
         self._on_end = ended
         self._tasks: set[asyncio.Task[Any]] = set()

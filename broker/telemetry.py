@@ -32,7 +32,7 @@ TEXT_MAX: Final = 1 << 15  # characters of one value; longer values, which clien
 SECRET_KEY: Final = re.compile(
     r"pass(word|wd|phrase)?$|secret|sasl|^response$|authori[sz]ation|token|credential|cookie", re.IGNORECASE
 )
-# user:password@ of a URI; it reaches to the last @, because a password may contain one. Source: CVE-2026-66068.
+# user:password@ of a URI; the match ends at the last @, because a password may contain one. Source: CVE-2026-66068.
 URI_CREDENTIALS: Final = re.compile(r"([a-z][a-z0-9+.-]{0,30}://)[^\s'\"<>]{0,1024}@", re.IGNORECASE)
 # RFC 4616: [authzid] NUL authcid NUL passwd, raw or as repr() writes it.
 SASL_PLAIN: Final = re.compile(r"[^\s\0]{0,255}(?:\0|\\x00|\\0)[^\0\\]{1,255}(?:\0|\\x00|\\0)[^\s\0]*")

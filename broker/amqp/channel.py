@@ -430,5 +430,5 @@ def wrong_content_header(payload: bytes) -> ConnectionFault:
     class_id = int.from_bytes(payload[:2], "big")
     if class_id != 60:
         return ConnectionFault(505, f"expected content header for class 60, got one for class {class_id} instead")
-    # RabbitMQ refuses a weight other than 0, which section 4.2.6.1 requires.
+    # Section 4.2.6.1 requires a weight of 0; RabbitMQ refuses any other.
     return ConnectionFault(505, "expected content header for class 60, got non content header frame instead")

@@ -97,8 +97,8 @@ class ClientConnection:
     """A client connection, which logs in, opens a vhost and channels, and then sends and receives.
 
     Shapes: `login` is a user and a password, or None for the mechanism EXTERNAL; channels are numbered from 1;
-        `blocked` is the reason in connection.blocked, or empty if publishers are not blocked; `failure` is the reason
-        for which this side gave up the connection, or empty.
+        `blocked` is the reason in connection.blocked, or empty if publishers are not blocked; `failure` says why this
+        side gave up the connection, or is empty.
     Units: `heartbeat_s` is the requested interval, later the negotiated one; 0 turns heartbeats off. `silent_beats`
         counts consecutive calls of beat() without input between them. `out_bytes` counts the bytes of publishes since
         the last take_output().
@@ -236,7 +236,7 @@ class ClientConnection:
         self.state = ClientState.STARTED
 
     def _agree(self, tune: commands.Connection.Tune) -> None:
-        """Answer with the lower limits. The cutter keeps our frame size, which content headers may need."""
+        """Answer with the lower limits. The cutter keeps our frame size: content headers may exceed the lower one."""
         self.frame_max_bytes = min(tune.frame_max or FRAME_MAX_BYTES, FRAME_MAX_BYTES)
         if self.heartbeat_s and tune.heartbeat:
             self.heartbeat_s = min(self.heartbeat_s, tune.heartbeat)

@@ -134,7 +134,7 @@ def decode_method(payload: bytes, depth_max: int = TABLE_DEPTH_MAX, entries_max:
                 value, at = read_short_string(payload, at)
             elif field_type == LONG_STRING:
                 value, at = read_long_string(payload, at)
-            else:  # a table; no method has two
+            else:  # a table
                 value, at = TableReader(payload, depth_max, entries_max).table(at, len(payload))
         setattr(method, name, value)
     check_filled(kind, payload, at)

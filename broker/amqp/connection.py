@@ -323,7 +323,7 @@ class Connection(ConnectionOutput):
         self.heartbeat_s = heartbeat_s
 
     def _close(self, error: ProtocolError) -> None:
-        self.failure = error.with_traceback(None)  # the frames of a traceback refer to the connection
+        self.failure = error.with_traceback(None)  # the stack frames of a traceback refer to the connection
         self.end_holds()
         if self.state is GREETING:
             self.finish()

@@ -49,7 +49,7 @@ unpack_head: Final = FRAME_HEAD.unpack_from
 RUN_OF_PUBLISHES: Final = 256
 """The pseudo frame type of a run; a type on the wire is an octet."""
 RUN_MAX: Final = 256
-"""The most publishes in a run; the caller checks its limits between two runs."""
+"""The most publishes in a run. Between two runs, the caller checks whether it must wait."""
 RETAINED_MAX_BYTES: Final = 1024
 """The largest body that a connection retains between two publishes."""
 # Stands for octets that have not arrived: it equals no front of a method frame, which is longer.
@@ -98,7 +98,7 @@ class FrameCutter:
     """A parser that cuts frames out of the received bytes by offset, one at each call of next_frame().
 
     A large body frame is returned in parts as they arrive, and its last octet once the frame is complete.
-    Cost: one copy per payload, and one more of chunks that are joined; none of the large parts of large body frames.
+    Cost: one copy per payload, and another if chunks are joined; large parts of large body frames are not copied.
     Units: `at` is the offset in the buffer where the next frame begins; no frame that begins at `stop_at` or later is
         cut. `spared_bytes` counts the octets cut so far that did not count towards a budget. `amid_message` is a hint
         that the received bytes end within a message.
@@ -183,9 +183,9 @@ class FrameCutter:
         self._missing_bytes = 0
 
     def _complete(self, data: bytes) -> bool:
-        """Join the payload of a frame that these bytes complete without copying the bytes after it, and return True.
+        """Join the payload of a frame that these bytes complete, without copying the bytes after it, and return True.
 
-        Do nothing and return False if the frame must be checked, or if this would not be faster.
+        Do nothing and return False if next_frame() must check the frame, or if this would not be faster.
         """
         buffer = self._buffer
         start = self.at + HEAD_BYTES

@@ -87,7 +87,7 @@ def edit_header(
 
 
 def read_headers(header: bytes, *names: str) -> dict[str, Any]:
-    """Return the named headers that a measured content header contains; if a name occurs twice, the first one.
+    """Return the named headers that a measured content header contains; of equal names, the first counts.
 
     Octets that are not UTF-8 in the keys of nested tables are escaped, so that encoding a value restores them.
     """

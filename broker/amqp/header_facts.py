@@ -64,9 +64,9 @@ def erlang_string(octets: bytes) -> str:
 class HeaderFacts:
     """The facts of a content header that the broker needs, shared by headers with equal properties.
 
-    A publish with `special` facts needs the detailed check, which reads the optional attributes. The values of headers,
-    `cc` to `retain`, are as decoded, or MISSING. `fault` is the text of the 406 for invalid properties, or None. Facts
-    are `plain` if they are not special and there is no expiration.
+    A publish with `special` facts needs the detailed check, which reads the optional attributes. The attributes `cc` to
+    `retain` are decoded headers, or MISSING. `fault` is the text of the 406 for invalid properties, or None. Facts are
+    `plain` if they are not special and there is no expiration.
     Invariant: immutable.
     """
 
@@ -236,7 +236,7 @@ def refused_routes(header: bytes, cc: Any, bcc: Any, named: dict[bytes, Entry]) 
     """Return the text of the 406 if CC or BCC is invalid, or None otherwise.
 
     RabbitMQ skips items that are not long strings, and does not limit the length of keys. Here a key is at most as long
-    as a routing key, because matching costs its words times the bindings visited.
+    as a routing key, because matching costs the words of a key times the bindings visited.
     """
     for name, keys in ((CC, cc), (BCC, bcc)):
         if name not in named:

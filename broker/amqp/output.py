@@ -25,7 +25,7 @@ class OutputTaker:
 
     @abstractmethod
     def output_waits(self) -> None:
-        """Schedule a call of take_output(). Until that call, this is not called again."""
+        """Schedule a call of take_output(). The connection does not call this method again before that call."""
 
 
 class NoTaker(OutputTaker):

@@ -37,7 +37,7 @@ class BrokerUrl:
 
 
 class Unanswered(Exception):
-    """The command failed, usually because no broker answered or it was refused. The text is one line for the user."""
+    """The command failed, usually because no broker answered or one refused it. The text is one line for the user."""
 
 
 AnyBroker = str | os.PathLike[str] | BrokerUrl

@@ -21,7 +21,7 @@ COLUMNS: Final = (
     "node", "state", "epoch", "held", "slots", "clients", "beat_age_ms", "topology_lag", "database_ms", "version",
     "url",
 )  # fmt: skip
-COPY_NODE: Final = "backup"  # the name of the node that PostgreSQL shows for the connection
+COPY_NODE: Final = "backup"  # the node name that PostgreSQL shows for the connection of a backup or restore
 NO_DATABASE: Final = "no cluster is named: give --cluster-file FILE, --cluster URL or --config FILE"
 LEAVE_SILENCE_S: Final = 180.0  # the broker waits for two of the node's heartbeat intervals before it answers
 

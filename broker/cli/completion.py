@@ -22,12 +22,12 @@ SILENCE_S: Final = 2.0
 FILES, FOLDERS = ":files", ":folders"
 PATHS: Final = {"FILE": FILES, "DIR": FOLDERS, "D": FOLDERS}  # by metavar
 LISTED: Final = {"QUEUE": "queues", "EXCHANGE": "exchanges", "USER": "users", "V": "vhosts"}  # by metavar
-NAMED: Final = ("queue", "exchange", "user", "vhost", "policy")  # a NAME after one of these commands is of this kind
+NAMED: Final = ("queue", "exchange", "user", "vhost", "policy")  # commands after which a NAME is that of such an object
 BROKER: Final = ("config", "data_dir", "url", "cafile")  # the options that choose the broker
 
 
 def completions(parser: argparse.ArgumentParser, words: Sequence[str]) -> Iterator[str]:
-    """Yield the completions of the last word, in the lines that `script_of` describes."""
+    """Yield the completions of the last word, as lines of the form that `script_of` describes."""
     *before, current = [word for word in words[:-1] if word != "="] + [words[-1].removeprefix("=")]
     try:
         position = CompletionPosition(parser)

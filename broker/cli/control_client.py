@@ -100,7 +100,7 @@ def conversation(
         with _answering(called(broker), silence_s):
             opened = _remote(broker, silence_s) if isinstance(broker, BrokerUrl) else _local(broker, silence_s)
             client = stack.enter_context(opened)
-            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may already have sent the reason
+            with suppress(BrokenPipeError, ConnectionResetError):  # the broker may have sent why it closed
                 client.sendall(request)
         yield client
 

@@ -25,7 +25,7 @@ from broker.settings.problem import nearest, problem_lines
 DELIMITER: Final = "__"
 MISSING_DRIVER: Final = "the cluster needs asyncpg, which the extra has: pip install '.[cluster]' in a clone of SlotMQ"
 ENTRIES: Final = (dict[str, SecretStr],)  # tables with any keys; a variable sets one entry, or the whole table as JSON
-FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # not named like the keys
+FLAGS: Final = {"cluster.url": "--cluster", "cluster.url_file": "--cluster-file"}  # flags not named after their keys
 SERVICE_LINK: Final = re.compile(r"SLOTMQ_(\w+_)?(SERVICE_HOST|SERVICE_PORT\w*|PORT_\d+_(TCP|UDP)\w*)")
 
 

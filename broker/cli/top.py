@@ -42,7 +42,7 @@ class TopTerminal:
         self._in = sys.stdin.fileno()
         self._typed: deque[str] = deque()
         self._before: list[Any] = []
-        self._wakes: tuple[int, int] = (-1, -1)  # a pipe; a resize writes to it, to end the wait for a key
+        self._wakes: tuple[int, int] = (-1, -1)  # a pipe to which `_wake` writes at a resize, to end the wait for a key
         self._plain = "NO_COLOR" in os.environ
 
     def __enter__(self) -> Self:

@@ -19,7 +19,7 @@ from broker.store.files import Files
 
 SYNCS: Final = 32
 BLOCK: Final = bytes(4096)
-SLOW_S: Final = 0.020  # a publisher that waits for each confirm gets 50 messages a second
+SLOW_S: Final = 0.020  # a publisher that waits for each confirm sends at most 50 messages a second
 UNREAL_S: Final = 0.000_020  # no device syncs that fast
 OTHERS_MODE: Final = 0o077
 MOUNTS: Final = Path("/proc/mounts")

@@ -108,7 +108,7 @@ def _processor() -> Iterator[Diagnosis]:
 
 def _clock() -> Diagnosis:
     try:
-        timex = ctypes.create_string_buffer(TIMEX_BYTES)  # with modes = 0 it only reads
+        timex = ctypes.create_string_buffer(TIMEX_BYTES)  # with modes = 0, adjtimex only reads
         state = ctypes.CDLL(None).adjtimex(timex)
     except (OSError, AttributeError):
         return fine("clock", "unknown: the system does not report whether it is synchronised")

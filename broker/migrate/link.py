@@ -20,7 +20,7 @@ CHANNEL: Final = 1
 HEARTBEAT_S: Final = 30
 OPEN_LIMIT_S: Final = 30.0
 RECEIVED_MAX_BYTES: Final = 64 << 20  # the socket is not read while the queued deliveries are larger
-FLUSH_BYTES: Final = 64 << 10  # publishes are written together until they are larger
+FLUSH_BYTES: Final = 64 << 10  # unsent publishes are written once they are larger
 
 
 class MigrationFault(Exception):
@@ -38,7 +38,7 @@ class MethodRefused(MigrationFault):
 class MigrationLink(ClientEvents):
     """The client side of a connection, used by one task.
 
-    Shapes: `deliveries` are received and not yet taken; `confirmed` counts confirmed publishes, which must be in order.
+    Shapes: `deliveries` are received and not yet taken; `confirmed` counts publishes, which are confirmed in order.
     """
 
     cancelled = "the queue was deleted or its node is gone"

@@ -33,7 +33,7 @@ class Marker(NamedTuple):
 
     Shapes: `next_number` is the first unused number; `in_flight` contains the numbers and fingerprints of the messages
         that may be in both brokers. `settled` contains the fingerprints of the batch that was acknowledged last; the
-        source redelivers it only if it has lost the acknowledgement.
+        source redelivers that batch only if it has lost the acknowledgement.
     """
 
     producer: str
@@ -74,7 +74,7 @@ class Numbered(NamedTuple):
 class Numbering:
     """Assign a number to each message: its number in the marker if it was in flight, else the next unused number.
 
-    The source delivers a message that was in flight with the flag redelivered. Equal messages are interchangeable.
+    A message that was in flight is delivered again, with the flag redelivered. Equal messages are interchangeable.
     """
 
     def __init__(self, marker: Marker) -> None:

@@ -110,7 +110,7 @@ class PacketCutter:
     def cut(self) -> int | None:
         """Cut the next packet or run, or return None if there is no complete packet. HOT.
 
-        Raises: PacketError 0x81 for a malformed packet, 0x95 for one over the limit. No call may follow.
+        Raises: PacketError 0x81 for a malformed packet, 0x95 for one over the limit; then no call may follow.
         """
         first = self._next_header()
         if first < 0:
@@ -167,7 +167,7 @@ class PacketCutter:
                 return -1
 
     def _cut_publishes(self, first: int) -> None:
-        """Cut a run of publishes, which ends at the first that does not fit. Raises: as `cut`."""
+        """Cut a run of publishes, up to the first packet that does not belong to it. Raises: as `cut`."""
         qos = first >> 1 & 3
         if qos == 3:
             raise PacketError(MALFORMED, "QoS 3")

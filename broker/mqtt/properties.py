@@ -1,4 +1,4 @@
-"""Decode and encode the properties of MQTT 5 packets, as a table defines them.
+"""Decode and encode the properties of MQTT 5 packets, as the table PROPERTIES defines them.
 
 Source: MQTT 5.0, section 2.2.2.
 """

@@ -30,7 +30,7 @@ from broker.tasks import Tasks
 
 log = get_logger()
 
-REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file travels in one request
+REQUEST_MAX_BYTES: Final = 64 << 20  # a definitions file is sent in one request
 CLIENTS_MAX: Final = 16
 IDLE_MAX_S: Final = 30.0
 _encoded: Final = json.JSONEncoder(separators=(",", ":")).encode

@@ -28,7 +28,7 @@ class Handshakes:
     """The clients whose handshake is not complete.
 
     Shapes: `_due` maps each client to the loop's time at which it is late, in the order in which the handshakes began.
-    Units: `timeout_s` applies to new handshakes; after it is lowered, these may be dropped late.
+    Units: `timeout_s` applies to new handshakes; after it is lowered, new clients may be dropped late.
     """
 
     __slots__ = ("_due", "_pending", "_timer", "timeout_s")

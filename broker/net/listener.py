@@ -236,7 +236,7 @@ class Listener:
 
         Silent clients are dropped, because an idle connection of a pool reads nothing until its next use. `progress` is
         called with the number of open connections.
-        Source: RabbitMQ's reply code and text for a stopping broker; it does not wait for close-ok either.
+        Source: RabbitMQ's reply code and text for a stopping broker; RabbitMQ does not wait for close-ok either.
         """
         for transport in list(self.transports):
             transport.send_close()

@@ -22,7 +22,7 @@ def descriptors_max() -> int:
 
 
 def descriptors_for_clients() -> int:
-    """Return the exclusive upper bound of clients' descriptors: the process's limit less the part of the store."""
+    """Return the exclusive upper bound of clients' descriptors: the process's limit less the store's reserve."""
     soft = descriptors_max()
     if soft == sys.maxsize:
         return soft

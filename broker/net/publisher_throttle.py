@@ -141,7 +141,7 @@ class PublisherThrottle:
         self._alarms.forget(transport)
 
     def _count(self, transport: ThrottledConnection, appended_bytes: int) -> None:
-        """Count the bytes that a publisher added, and pause it if it has more than the limit has left."""
+        """Count the bytes that a publisher added, and pause it if its count exceeds what is left of the limit."""
         vhost = transport.session.vhost
         assert vhost is not None
         bytes_of = self._unwritten.setdefault(vhost.store, {})

@@ -2,7 +2,7 @@
 
 Bytes that a client sends faster than the broker handles them wait in this buffer, which adds to the latency of
 messages. Linux sizes the buffer for the rate of the link: on a fast link, it grows to megabytes, which may take seconds
-to handle. With a long round trip, so many bytes are in flight, and the system's size is used.
+to handle. A long round trip needs a large buffer, because many bytes are in flight; then the system's size is used.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextlib import suppress
 from typing import Final
 
 LARGE_READ_BYTES: Final = 16 << 10  # a client whose reads are smaller is not faster than the broker
-# The window is twice as large, with room for a loopback segment of 65,483 octets: a client that has seen a large window
-# sends no smaller segments, and would wait 200 ms for each.
+# The window is twice this size, with room for a loopback segment of 65,483 octets: a client that has seen a large
+# window sends no smaller segments, and waits 200 ms before each if the window has no room for it.
 FIRST_BYTES: Final = 36 << 10
-LAST_BYTES: Final = 512 << 10  # two of the largest reads; net.core.rmem_max limits it too
+LAST_BYTES: Final = 512 << 10  # the size of two of the largest reads; net.core.rmem_max limits it too
 QUICK_MS: Final = 2  # a buffer that is full again within this time is too small
 QUICK_FILLS: Final = 8  # in a row, before the buffer grows: an empty queue accepts the first messages quickly
 NEAR_US: Final = 1000  # a client is near when its shortest round trip takes less than this

@@ -129,7 +129,7 @@ class TlsContext:
         return True
 
     def _marks(self) -> list[tuple[int, int, int] | None]:
-        """Return a key of the version of each file, or None for a missing file."""
+        """Return what identifies the version of each file, or None for a missing file."""
         marks: list[tuple[int, int, int] | None] = []
         for path in (self._settings.certfile, self._settings.keyfile, self._settings.cafile):
             try:
@@ -171,7 +171,7 @@ def build(settings: Tls) -> ssl.SSLContext:
 
 
 def readable(setting: str, path: str) -> None:
-    """Check that the file can be read, because OpenSSL does not say which one cannot. Raises: TlsUnusable."""
+    """Check that the file can be read, because OpenSSL does not name an unreadable file. Raises: TlsUnusable."""
     try:
         with Path(path).open("rb"):
             pass

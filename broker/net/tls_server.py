@@ -27,7 +27,7 @@ _log = get_logger()
 class TlsServer:
     """A server for one listening socket, which it owns.
 
-    At the limit on handshakes in progress, a new one replaces the oldest one of the network with the most handshakes.
+    At the limit on handshakes in progress, a new handshake replaces the oldest of the network that has the most.
     """
 
     def __init__(

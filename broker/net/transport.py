@@ -33,7 +33,7 @@ UNKNOWN: Final = Peer("")
 EOF_TICKS: Final = 2  # one to two seconds in which a client may close its socket after close-ok
 CLOSE_TICKS: Final = 5  # seconds in which a client must answer connection.close and close its socket
 OPEN_TICKS: Final = 3  # seconds that a client waits for the answer to connection.open while turns cannot run
-SMALL_READ_BYTES: Final = 4096  # a read up to this size ignores the turn's share, and may run the turn
+SMALL_READ_BYTES: Final = 4096  # up to this size, a read is not limited by the turn's share, and the turn may follow
 DELAYED_MS: Final = 38
 """A client that sends this long after an unanswered read may have waited for our ACK."""
 DELAYED_MAX_MS: Final = 60
@@ -142,8 +142,8 @@ class Transport(Outlet):
         on_lost: Callable[[Transport], None],
         peer: Peer = UNKNOWN,
     ) -> None:
-        """Shapes: `short_heartbeats` contains the clients for which `beat` is called; `peer` is that of a client within
-        this process.
+        """Shapes: `short_heartbeats` contains the clients for which `beat` is called; `peer` is given for a client
+        within this process.
         """
         self._machine = machine
         self._turn = turn
@@ -168,7 +168,7 @@ class Transport(Outlet):
 
     @property
     def descriptor(self) -> int:
-        """The socket's descriptor. The system assigns the lowest free number, so about as many were in use."""
+        """The socket's descriptor. The system assigns the lowest free one, so about that many were open."""
         found = self._socket.get_extra_info("socket")
         return -1 if found is None else int(found.fileno())
 
@@ -279,7 +279,7 @@ class Transport(Outlet):
             # A client that is closed while it is blocked must answer; its publishes are discarded.
             self.resume_reading(Stop.OUTPUT | Stop.ALARM | Stop.STORE if connection.closing else Stop.OUTPUT)
         if window.starved and window.take_starved():
-            self.session.wake_consumers()  # which were skipped because too much output was unsent
+            self.session.wake_consumers()  # those skipped because too much output was unsent
 
     def _finish(self) -> None:
         """Close the socket if the client has answered our close; otherwise wait for the client to close its socket.
@@ -375,7 +375,7 @@ class Transport(Outlet):
             if connection.out_bytes:
                 return runs_turn
             if connection.state is CLOSED:
-                self._finish()  # on a node that its cluster has lost, no turn runs that would do this
+                self._finish()  # a turn would do this, but none runs on a node that its cluster has lost
             else:
                 acknowledge(self._socket.get_extra_info("socket"))
             return runs_turn

@@ -1,6 +1,6 @@
 """The options that scenarios share, the quantities in them (30s, 1KiB, 10k, 1%), and the load that they describe.
 
-Options that PerfTest has too keep its names and letters. `add_scenario` creates a scenario's parser with the
+Options that PerfTest also has keep PerfTest's names and letters. `add_scenario` creates a scenario's parser with the
 options that every scenario has: broker, interval and output. Most scenarios with messages also call `add_load`.
 """
 

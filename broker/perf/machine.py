@@ -142,7 +142,7 @@ def _stat(pid: int) -> list[str]:
 
 
 def _memory(pid: int) -> dict[str, int]:
-    """Return the values of /proc/PID/status that are given in kB, in bytes."""
+    """Return, in bytes, the values that /proc/PID/status gives in kB."""
     lines = (line.split() for line in _read(Path(f"/proc/{pid}/status")).splitlines() if line.endswith(" kB"))
     return {words[0].rstrip(":"): int(words[1]) * 1024 for words in lines}
 

@@ -90,7 +90,7 @@ class Publishers(ConnectionGroup):
         return figures | {"tally": self.tally(), "blocked_for": blocked_for, "ended_ns": time.monotonic_ns()}
 
     def _unsettled(self) -> bool:
-        """Return whether a round trip must prove that all was read: without confirms, if mandatory or not stopped."""
+        """Return whether a round trip must show that all was read; after a stop, only mandatory messages need it."""
         load, whole = self._share.load, all(member.flushed for member in self.members)
         asked = load.material.mandatory or not self.stop_ns
         return whole and asked and not load.material.relayed and not load.window

@@ -176,9 +176,9 @@ def uninterrupted() -> Iterator[None]:
 class ConnectionGroup(ABC):
     """The connections of one process, all of the same role.
 
-    Shapes: `timers_per_s` is the expected rate of timers, exact to less than a millisecond if it is above 0 and the
-    connections are at most `_SELECT_MAX`; `stop_ns` is when they were told to stop, 0 before; `times` are the durations
-    measured since the last report.
+    Shapes: `timers_per_s` is the expected rate of timers, which are exact to less than a millisecond if the rate is
+    above 0 and there are at most `_SELECT_MAX` connections; `stop_ns` is when the connections were told to stop, 0
+    before; `times` are the durations measured since the last report.
     """
 
     timers_per_s = 0.0

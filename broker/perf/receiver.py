@@ -156,7 +156,7 @@ class Receiver:
         return done
 
     def _ack(self, upto: int) -> None:
-        """Ack in steps of the configured size, as a client that counts would, but in one write."""
+        """Ack in steps of the configured size, as a client that counts deliveries would, but in one write."""
         step, channel = self._demand.ack_every, self.peer.channel
         tags = range(self.acked + step, upto + 1, step)
         multiple = step > 1

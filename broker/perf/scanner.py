@@ -1,8 +1,8 @@
 """Count deliveries and confirms in received bytes by offset, without decoding messages.
 
 A generator that parses three frames per delivery in Python costs as much as the broker that it measures. All deliveries
-of a benchmark have the same size, because all its routing keys do, so strided slices, which run in C, verify a whole
-buffer of deliveries. Any other frame between them (a heartbeat, a confirm, another size) is parsed by the frame walk.
+of a benchmark have the same size, because its routing keys are equally long. So strided slices, which run in C, verify
+a whole buffer of deliveries. The frame walk parses any other frame between them (a heartbeat, a confirm, another size).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Confirms:
     def add(self, tag: int, *, multiple: bool) -> None:
         """Count one basic.ack; a repeated tag changes nothing.
 
-        Cost: one step, and one more for each number above the watermark that it reaches; `multiple` scans them all.
+        Cost: one step, and one more for each number in `above` that the watermark passes; `multiple` scans all of them.
         """
         if tag <= self.watermark:
             return

@@ -51,13 +51,13 @@ class SenderPace:
 class Sender:
     """Publish the messages of a spool, and count the broker's answers.
 
-    Invariant: with confirms, at most `window` messages are unconfirmed, and no message is sent before it is due.
+    Invariant: no message is sent before it is due; with confirms, at most `window` messages are unconfirmed.
     """
 
     def __init__(
         self, peer: PeerSocket, spool: Spool, pace: SenderPace, confirm_times: Histogram, slice_bytes: int = 0
     ) -> None:
-        """`slice_bytes` limits what gets one timestamp and is passed to the kernel at once; 0 for CHUNK_BYTES."""
+        """`slice_bytes` limits the bytes that share a timestamp and are sent at once; 0 for CHUNK_BYTES."""
         self.peer = peer
         self.confirm_times = confirm_times
         self._socket = peer.socket

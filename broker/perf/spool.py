@@ -68,7 +68,7 @@ class Spool:
         self.renew()
 
     def stamp_each(self, at: int, dues_ns: Sequence[int], now_ns: int) -> None:
-        """Write its own due time into each message from `at` on, with the current time as the send time."""
+        """Write into each message from `at` on its own due time, and the current time as the send time."""
         place = at + self._body_at
         if self._stamped == STAMP_BYTES:
             for due_ns in dues_ns:

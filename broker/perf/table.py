@@ -22,7 +22,7 @@ from broker.perf.result import Generator, Result
 
 _INSIGNIFICANT: Final = 0.05  # a smaller relative difference is neither better nor worse
 _LESS_IS_BETTER: Final = frozenset({"us", "s", "bytes"})
-_MEASURES: Final = (  # name, unit, attribute of the result, attribute of that
+_MEASURES: Final = (  # name, unit, part of the result, field of the part
     ("published", "per_s", "totals", "publish_per_s"),
     ("confirmed", "per_s", "totals", "confirm_per_s"),
     ("delivered", "per_s", "totals", "deliver_per_s"),

@@ -50,7 +50,7 @@ class Broker:
     """Run a broker on a free port of 127.0.0.1, with nothing on disk, and inspect its state.
 
     Settings are passed by section, as in the settings file: `Broker(limits={"queues_max": 3})`. `users` maps names to
-    passwords, in place of guest; `vhosts` are added to "/"; `mqtt=True` accepts MQTT clients. Entering the same object
+    passwords, in place of guest; `vhosts` exist besides "/"; `mqtt=True` accepts MQTT clients. Entering the same object
     again restarts the broker.
     Invariant: the clock moves only when the test advances it (`broker.clock.advance(60)`); timeouts of connections use
         real time.

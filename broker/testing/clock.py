@@ -1,4 +1,4 @@
-"""A clock that moves only when a test calls `advance`. Expirations, delays and unused objects depend on it."""
+"""A clock that moves only when a test calls `advance`. Expirations, delays and deletions of unused objects use it."""
 
 from __future__ import annotations
 
