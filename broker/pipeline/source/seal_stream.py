@@ -143,7 +143,8 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin.kind == "seal":
                 return StreamOffset.at(view, max(begin.value - 1, 0)).to_json()
             if source.options.fail_on_gap:
-                refuse_gaps(lost_since(view, begin, source.options.selects), self._description())
+                lost = lost_since(view, begin, source.options.selects, source.options.end)
+                refuse_gaps(lost, self._description())
             first = None if begin.kind == "latest" else next(source.after(view, 0), None)
             seal = view.last_seal if first is None else first.seal - 1
             lost_seal = max((gap.seal for gap in self._lost(view, seal)), default=0)
