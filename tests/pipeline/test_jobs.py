@@ -27,11 +27,12 @@ from broker.pipeline.job import Progress
 from broker.pipeline.jobs.replay import ReplayOptions, run_replay
 from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.routes.topology import read_definitions
+from broker.pipeline.routes.topology import read_definitions, read_text
 from broker.pipeline.selection import Selection
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher
 from broker.pipeline.sink.publishing import BadRecordLog
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
+from broker.pipeline.spark.tasks import session_setting
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.lake_folders import make_lake
@@ -236,6 +237,16 @@ def test_route_tells_what_the_broker_does(
     assert [(found["queue"], found["messages"]) for found in diff["gained"]] == [("r5", alone)]
     assert Counter(queue for row in rows for queue in row["queues"]) == Counter(counted)
     assert len(rows) == values["routed"]
+
+
+def test_a_key_with_varying_properties_is_ranked_by_all_of_its_messages(spark: SparkSession) -> None:
+    """A frequent key is listed although no two of its messages are alike, and 3,000 other keys reach no queue."""
+    other = [("gone", f"key {n}", properties({}), b"") for n in range(3000) for _ in range(6)]
+    varied = [("gone", "hot", properties({"CC": ["none"], "n": n}), b"") for n in range(8)]
+    frame = spark.createDataFrame(pa.Table.from_batches([rows_of("t", other + varied, 1)]).to_pandas(), _ddl())
+    with session_setting(spark, "spark.sql.adaptive.coalescePartitions.enabled", "false"):
+        values = count_frame(frame, read_text("ex,a.*,q1\n"))
+    assert values["unrouted_keys"][0] == {"vhost": "/", "exchange": "gone", "key": "hot", "messages": 8}
 
 
 def _ddl() -> str:
