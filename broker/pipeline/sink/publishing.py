@@ -16,7 +16,7 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -81,18 +81,25 @@ class BadRecordFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._write()
-        if self._writer is None:
-            return
-        with nullcontext() if kind is None else suppress(OSError):
+        with ExitStack() as failed:
+            failed.callback(self._discard)
+            if kind is None:
+                self._finish()
+                failed.pop_all()
+
+    def _finish(self) -> None:
+        self._write()
+        if self._writer is not None:
             self._writer.close()
-            if kind is not None:
-                self._path.unlink(missing_ok=True)
-                return
             disk = Disk()
             disk.sync_file(self._path)
             disk.sync_folder(self._path.parent)
+
+    def _discard(self) -> None:
+        with suppress(OSError, pa.ArrowException), ExitStack() as both:
+            both.callback(self._path.unlink, missing_ok=True)
+            if self._writer is not None:
+                self._writer.close()
 
     def _write(self) -> None:
         unwritten, self._unwritten = self._unwritten, []
