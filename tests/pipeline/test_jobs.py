@@ -162,6 +162,37 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     assert [row[2:] for row in drain(broker, "two.k3")] == [row[2:] for row in first]
 
 
+def test_a_resumed_replay_publishes_what_another_archive_brought_meanwhile(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    channel: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Slots of other taps and stores may have lower seals, or the same: they are published, and none is repeated."""
+    channel.queue_declare("resumed", durable=True)
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
+
+    def rows(tap: str, seal: int) -> Any:
+        return rows_of(tap, [("", key, b"\x00\x00", tap.encode()) for key in ("resumed", "nobody")], seal)
+
+    def replay() -> tuple[int, int, int]:
+        main([*command, "--producer", "none", "--resume"])
+        told = json.loads(capsys.readouterr().out)
+        return told["skipped"], told["published"], told["refused"]
+
+    lake = make_lake(tmp_path / "lake", rows("late", 9))
+    command = ["pipeline", "replay", "--lake", str(lake.place), "--to", broker.address.url, "--quiet", "--json"]
+    assert replay() == (0, 1, 1)
+    make_lake(tmp_path / "lake", rows("early", 1), rows("elsewhere", 9), rows("late", 10))
+    assert replay() == (2, 3, 3)
+    assert replay() == (8, 0, 0)
+    assert sorted(body for *_, body in drain(broker, "resumed")) == [b"early", b"elsewhere", b"late", b"late"]
+    (folder,) = (lake.place.work_folder / "unroutable").iterdir()
+    assert sum(pq.read_table(path).num_rows for path in BadRecordLog(folder).files()) == 4
+
+
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
     return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 
