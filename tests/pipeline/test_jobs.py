@@ -193,6 +193,27 @@ def test_a_resumed_replay_publishes_what_another_archive_brought_meanwhile(
     assert sum(pq.read_table(path).num_rows for path in BadRecordLog(folder).files()) == 4
 
 
+def test_a_dry_run_counts_the_routes_that_would_be_published(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Keys and exchanges that become one are counted as one route."""
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
+    keys = [("x", "a.1"), ("y", "b.1"), ("x", "a.1"), ("x", "other")]
+    lake = make_lake(tmp_path / "lake", rows_of("t", [(exchange, key, b"", b"12") for exchange, key in keys], 1))
+    command = ["pipeline", "replay", "--lake", str(lake.place), "--to", broker.address.url, "--quiet", "--json"]
+    assert main([*command, "--dry-run", "--map", "*.1=one", "--exchange", "new"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["messages"], told["bytes"], told["keys"]) == (4, 8, 2)
+    assert told["top"] == [
+        {"exchange": "new", "routing_key": "one", "messages": 3},
+        {"exchange": "new", "routing_key": "other", "messages": 1},
+    ]
+
+
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
     return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 

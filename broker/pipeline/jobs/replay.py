@@ -27,7 +27,7 @@ from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES, PROPERTY_NAMES, HeaderChanges
-from broker.pipeline.sink.publishing import Pace, check_reachable, digest, publish_frame
+from broker.pipeline.sink.publishing import Pace, check_reachable, digest, publish_frame, with_mapped_keys
 from broker.pipeline.sink.rows import WINDOW_MAX, SinkOptions
 
 NO_PRODUCER: Final = "none"
@@ -127,13 +127,13 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     slots = slots_of(frame)
     rows = sum(slot.rows for slot in slots)
     values: dict[str, Any] = {"messages": rows, "slots": len(slots), "to": str(options.to), "producer": producer}
+    if options.exchange is not None:
+        frame = frame.withColumn("exchange", F.lit(options.exchange))
     if options.dry_run:
         return _dry_run(options, frame, values)
     refused_rows = lake.place.work_folder / REFUSED_FOLDER / f"replay-{digest({'producer': producer})}"
     publisher = PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window)
     sink = SinkOptions(options.to, publisher, bad_records=refused_rows, changes=options.changes)
-    if options.exchange is not None:
-        frame = frame.withColumn("exchange", F.lit(options.exchange))
     if not state.done:
         shutil.rmtree(refused_rows, ignore_errors=True)  # this run publishes these messages again
     steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
@@ -298,21 +298,13 @@ def _identity(options: ReplayOptions) -> str:
 
 
 def _dry_run(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) -> Summary:
-    keys = frame.groupBy("exchange", "routing_key").agg(F.count("*").alias("messages"))
+    route = ("exchange", "routing_key")
+    keys = with_mapped_keys(frame.groupBy(*route).agg(F.count("*").alias("messages")), options.key_map)
+    keys = keys.groupBy(*route).agg(F.sum("messages").alias("messages"))
     row = frame.agg(
-        F.sum(F.octet_length("body")).alias("bytes"),
-        F.min("ts").alias("first"),
-        F.max("ts").alias("last"),
-        F.count_distinct("exchange", "routing_key").alias("keys"),
+        F.sum(F.octet_length("body")).alias("bytes"), F.min("ts").alias("first"), F.max("ts").alias("last")
     ).collect()[0]
-    top = [
-        {
-            "exchange": found["exchange"] if options.exchange is None else options.exchange,
-            "routing_key": options.key_map(found["routing_key"]),
-            "messages": found["messages"],
-        }
-        for found in keys.orderBy(F.desc("messages"), "exchange", "routing_key").limit(20).collect()
-    ]
+    top = [found.asDict() for found in keys.orderBy(F.desc("messages"), *route).limit(20).collect()]
     made = {
         **values,
         "published": 0,
@@ -321,7 +313,7 @@ def _dry_run(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]
             name: None if row[name] is None else row[name].astimezone(UTC).isoformat()  # Spark returns local time
             for name in ("first", "last")
         },
-        "keys": row["keys"],
+        "keys": keys.count(),
         "top": top,
     }
     lines = [f"would publish {made['messages']:,} messages, {made['bytes']:,} bytes, under {made['keys']:,} keys"]

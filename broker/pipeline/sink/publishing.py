@@ -252,8 +252,8 @@ def publish_frame(
     lanes = tasks_at_once(spark)  # all run at the same time, each with an equal share of the rate
     lane = ("vhost", "queue", "routing_key")
     frame = frame.select(*COLUMNS)
-    if key_map is not None and len(key_map):
-        frame = frame.withColumn("routing_key", _mapping_udf(key_map)(F.col("routing_key")))
+    if key_map is not None:
+        frame = with_mapped_keys(frame, key_map)
     frame = frame.repartition(lanes, *lane)
     history = ["store", "seal", "incarnation", "offset"]
     order = ["vhost", "queue", *history]
@@ -279,8 +279,10 @@ def due_us(times: Any) -> list[int]:
     return [int(time_us) for time_us in np.maximum.accumulate(found)]
 
 
-def _mapping_udf(key_map: KeyMap) -> Callable[..., Any]:
-    """Return a Spark function that maps a column of routing keys; only the keys pass through Python."""
+def with_mapped_keys(frame: DataFrame, key_map: KeyMap) -> DataFrame:
+    """Return a frame with mapped routing keys; only the keys pass through Python."""
+    if not len(key_map):
+        return frame
     import pandas as pd
     from pyspark.sql.functions import pandas_udf
 
@@ -288,4 +290,4 @@ def _mapping_udf(key_map: KeyMap) -> Callable[..., Any]:
         return keys.map({key: key_map(key) for key in keys.unique()})
 
     mapped.__annotations__ = {"keys": pd.Series, "return": pd.Series}  # Spark evaluates them as types, not as text
-    return pandas_udf(mapped, "string")
+    return frame.withColumn("routing_key", pandas_udf(mapped, "string")("routing_key"))
