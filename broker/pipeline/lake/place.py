@@ -72,6 +72,10 @@ class Disk:
         """Return the contents of a file. Raises: FileNotFoundError."""
         return path.read_bytes()
 
+    def written_ms(self, path: Path) -> float | None:
+        """Return when a file was written, in milliseconds since 1970, or None if there is no such file."""
+        return path.stat().st_mtime * 1000 if path.exists() else None
+
     def list(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted; empty if the folder does not exist."""
         try:
@@ -126,6 +130,10 @@ class ObjectDisk(Disk):
     def read(self, path: Path) -> bytes:
         with self.files.open_input_file(path.as_posix()) as file:
             return bytes(file.read())
+
+    def written_ms(self, path: Path) -> float | None:
+        written = self.files.get_file_info(path.as_posix()).mtime
+        return None if written is None else float(written.timestamp() * 1000)
 
     def list(self, folder: Path) -> list[str]:
         from pyarrow.fs import FileSelector
