@@ -11,6 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -87,10 +88,15 @@ class Disk:
         """Write a file atomically, creating its folder if needed; the file is on disk when this returns."""
         self.make_folder(path.parent)
         writing = path.with_name(f".{uuid.uuid4().hex}")
-        with self.create(writing) as file:
-            file.write(block)
-            self.sync(file)
-        self.rename(writing, path)
+        try:
+            with self.create(writing) as file:
+                file.write(block)
+                self.sync(file)
+            self.rename(writing, path)
+        except OSError:
+            with suppress(OSError):
+                self.remove(writing)
+            raise
         self.sync_folder(path.parent)
 
     def make_folder(self, folder: Path) -> None:

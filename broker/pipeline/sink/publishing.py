@@ -133,12 +133,14 @@ class BadRecordLog:
         folder = self._folder / LOG
         disk.make_folder(folder)
         whole = folder / f".{uuid.uuid4().hex}"
-        with disk.create(whole) as file:
-            file.write(json.dumps({"format": 1, "files": sorted(names)}).encode())
-            disk.sync(file)
-        if not disk.link(whole, folder / f"{run}-{batch:020}.json"):
-            self.remove(names)
-        whole.unlink()
+        try:
+            with disk.create(whole) as file:
+                file.write(json.dumps({"format": 1, "files": sorted(names)}).encode())
+                disk.sync(file)
+            if not disk.link(whole, folder / f"{run}-{batch:020}.json"):
+                self.remove(names)
+        finally:
+            whole.unlink(missing_ok=True)
         disk.sync_folder(folder)
 
     def remove(self, names: Sequence[str]) -> None:

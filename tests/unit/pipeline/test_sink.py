@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PublishFailed, SinkRefused
 from broker.pipeline.formats import Sink
+from broker.pipeline.lake.place import Disk
 from broker.pipeline.sink.amqp_publisher import RefusedMessage
 from broker.pipeline.sink.publishing import UNWRITTEN_MAX, BadRecordFile, BadRecordLog, Tally
 from broker.pipeline.source.schema import ARROW_SCHEMA
@@ -337,3 +338,14 @@ def test_a_full_disk_leaves_no_file_of_refused_rows(tmp_path: Path, limit_bytes:
         write()
     assert not list((tmp_path / "data").iterdir())
     assert len(list(Path("/dev/fd").iterdir())) == descriptors
+
+
+def test_a_full_disk_leaves_no_unfinished_entry_or_state(tmp_path: Path) -> None:
+    """A file that is to get its name when it is complete is removed if it cannot be completed."""
+    for write in (
+        lambda: BadRecordLog(tmp_path).commit("run", 1, ["a.parquet"]),
+        lambda: Disk().write_whole(tmp_path / "_log" / "state.json", b"{}"),
+    ):
+        with pytest.raises(OSError, match="too large"), file_size_limit(0):
+            write()
+    assert not list((tmp_path / "_log").iterdir())
