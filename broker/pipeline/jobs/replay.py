@@ -183,7 +183,7 @@ class Step:
     first: int
     last: int
     rows: int
-    ends: Mapping[Branch, int]
+    ends: dict[Branch, int]
 
     @property
     def batch(self) -> int:
@@ -213,8 +213,8 @@ def steps_of(
             too_long = bool(speed) and (slot.last_us - began_us) / 1e6 / speed > STEP_S
             fits = last.first and last.rows + slot.rows <= limit and not too_long
             if fits or slot.seal == last.last:
-                ends = {**last.ends, slot.branch: slot.seal}
-                steps[-1] = Step(last.first, slot.seal, last.rows + slot.rows, ends)
+                last.ends[slot.branch] = slot.seal
+                steps[-1] = Step(last.first, slot.seal, last.rows + slot.rows, last.ends)
                 continue
         steps.append(Step(slot.seal, slot.seal, slot.rows, {slot.branch: slot.seal}))
         began_us = slot.first_us
