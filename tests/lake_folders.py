@@ -17,11 +17,12 @@ QUERY = "test"
 
 
 def make_lake(path: Path, *batches: pa.RecordBatch) -> Lake:
-    """Return a lake of messages with one file per day. Shapes: each row has `ts`."""
+    """Return a lake of messages with one more file per day. Shapes: each row has `ts`."""
     lake = Lake(path, create=True)
     with DayFiles(lake.disk, lake.message_table.folder, QUERY, ARROW_SCHEMA) as files:
         for batch in batches:
             files.add(batch)
         made = files.finish()
-    lake.commit(LakeBatch(QUERY, 1, "", Copied(made, rows=sum(batch.num_rows for batch in batches))))
+    seal = lake.message_table.load().version() + 1
+    lake.commit(LakeBatch(QUERY, seal, "", Copied(made, rows=sum(batch.num_rows for batch in batches))))
     return lake

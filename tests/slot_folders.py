@@ -75,8 +75,21 @@ class SlotFolder:
         """Return the path of a seal's slot file."""
         return self.slots / f"{seal:020}.slot"
 
-    def add_slot(self, tap: str, messages: Iterable[TapMessage], *, vhost: str = "/", first: int | None = None) -> Seal:
-        """Write a slot file and its log line; ids continue after the tap's last, or start at `first`."""
+    def add_slot(
+        self,
+        tap: str,
+        messages: Iterable[TapMessage],
+        *,
+        vhost: str = "/",
+        first: int | None = None,
+        number: int | None = None,
+    ) -> Seal:
+        """Write a slot file and its log line; ids continue after the tap's last, or start at `first`.
+
+        Shapes: `number` is that of the tap's queue from now on.
+        """
+        if number is not None:
+            self._numbers[vhost, tap] = number
         number = self._numbers.setdefault((vhost, tap), len(self._numbers) + 1)
         start = self._next_ids.get((vhost, number), 1) if first is None else first
         seal = self.view.last_seal + 1

@@ -52,6 +52,20 @@ def shown(folder: str) -> str:
     return f"{folder} (another one: --data-dir D)"
 
 
+def is_locked(folder: str) -> bool:
+    """Return whether a broker has locked a data folder, if the system shows locks.
+
+    An attempt to lock the folder would tell everywhere, but could keep a broker from starting.
+    """
+    try:
+        with open("/proc/locks") as stream:  # noqa: PTH123 - importing pathlib takes longer than a health check
+            locks = stream.read()
+        files = [os.stat(path) for path in (folder, f"{folder}/lock")]  # noqa: PTH116
+    except OSError:
+        return False
+    return any(f" {os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino} " in locks for file in files)
+
+
 def read_toml(file: os.PathLike[str] | str) -> dict[str, Any]:
     """Return the tables of a settings file. Raises: SettingsError."""
     import tomllib  # imported on use, so that a broker without a settings file starts sooner

@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager, ExitStack, closing, contextmanage
 from types import FrameType
 from typing import Any, Final, Protocol
 
-from broker.cli.broker_folder import shown
+from broker.cli.broker_folder import is_locked, shown
 from broker.cli.broker_url import AnyBroker, BrokerUrl, Unanswered, broker_of, called
 from broker.cli.parser import BadUsage, Run
 from broker.cli.table import print_json
@@ -23,6 +23,7 @@ __all__ = ["Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "r
 
 ANSWER_MAX_BYTES: Final = 1 << 28
 NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run version".split())  # local arguments
+NOT_LISTENING: Final = "its control.sock does not answer: removed, not yet made, or its log has control.unavailable"
 TIMEOUT_S: Final = 30.0  # the longest time in which the broker may send nothing
 
 
@@ -138,7 +139,9 @@ def _local(folder: os.PathLike[str] | str, silence_s: float | None) -> Iterator[
             try:
                 client.connect(address)
             except (FileNotFoundError, ConnectionRefusedError):
-                raise Unanswered(f"no broker runs on data folder {shown(folder)}") from None
+                if not is_locked(folder):
+                    raise Unanswered(f"no broker runs on data folder {shown(folder)}") from None
+                raise Unanswered(f"a broker runs on data folder {shown(folder)}, but {NOT_LISTENING}") from None
             yield client
     finally:
         if descriptor is not None:

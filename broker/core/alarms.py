@@ -99,9 +99,9 @@ class Alarms(Generic[C]):
         self._watermarks = {watermark.kind: watermark for watermark in watermarks}
 
     def measure(self, kind: Kind, value_bytes: int, lacks: Watermark | None = None) -> bool:
-        """Raise or clear the alarm of a resource after a measurement, and return whether this changed `alarms`; if so,
-        call `block` or `unblock`. `lacks` describes an incomplete reserve of the resource, or is None: while it
-        is set, an alarm is raised, and not cleared, whatever the value.
+        """Raise or clear the alarm of a resource after a measurement, and return whether this changed `alarms`. If it
+        did, the caller must call `block` or `unblock`. `lacks` describes an incomplete reserve of the resource, or is
+        None. While it is set, the alarm is raised whatever the value.
         """
         watermark = self._watermarks[kind]
         if kind in self.alarms:
@@ -117,12 +117,12 @@ class Alarms(Generic[C]):
         return True
 
     def raise_outage(self, reason: str) -> Outage:
-        """Raise the alarm of the database and return it; then call `block`."""
+        """Raise the alarm of the database and return it. The caller must then call `block`."""
         self.alarms[DATABASE] = outage = Outage(reason)
         return outage
 
     def clear_outage(self) -> None:
-        """Clear the alarm of the database; then call `unblock`."""
+        """Clear the alarm of the database. The caller must then call `unblock`."""
         self.alarms.pop(DATABASE, None)
 
     @property

@@ -367,7 +367,7 @@ class LeafDriver:
                 held.overlay.ingress.drop(stream)
 
     def _start(self, held: LeafVhost, delivery: Delivery) -> int | None:
-        """Return the virtual time up to which a binding must start to receive a message, or None if all bindings do."""
+        """Return the latest start point of the bindings that receive a message, or None if all bindings receive it."""
         latest = self.leaf.subscriptions.ceiling(delivery.stream.space)
         has_begun = not held.overlay.bindings.busy and latest <= delivery.virtual_time
         return None if has_begun else delivery.virtual_time

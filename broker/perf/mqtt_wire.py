@@ -52,9 +52,10 @@ def publish(level: int, topic: str, body: bytes, qos: int, packet_id: int, *, re
 
 
 def properties_of(raw: bytes) -> dict[int, int | str]:
-    """Return the properties of a CONNACK by identifier; `raw` begins with their length, in one byte."""
-    at, found = 1, dict[int, int | str]()
-    while at < len(raw):
+    """Return the properties of a CONNACK by identifier; `raw` begins with their length. Raises: BrokenStream."""
+    at, end = properties_place(raw, 0, len(raw)) if raw else (0, 0)
+    found: dict[int, int | str] = {}
+    while at < min(end, len(raw)):
         name, size = raw[at], _SIZES.get(raw[at], 0)
         if size:
             found[name] = int.from_bytes(raw[at + 1 : at + 1 + size], "big")
@@ -142,7 +143,15 @@ class MqttPeer(PeerSocket):
                 MqttPeer(*self._lasting_session).close()
 
 
-def header_sizes(buffer: bytearray, at: int, end: int) -> tuple[int, int] | None:
+def properties_place(buffer: bytes | bytearray, at: int, end: int) -> tuple[int, int]:
+    """Return the start and the end of the properties whose length begins at `at`. Raises: BrokenStream."""
+    sizes = header_sizes(buffer, at - 1, end)  # their length is encoded like that of a packet
+    if sizes is None:
+        raise BrokenStream("properties without their length")
+    return at - 1 + sizes[0], at - 1 + sizes[1]
+
+
+def header_sizes(buffer: bytes | bytearray, at: int, end: int) -> tuple[int, int] | None:
     """Return the lengths of a fixed header and of its packet, or None for a partial header. Raises: BrokenStream."""
     size, shift = 0, 0
     for place in range(at + 1, min(end, at + 5)):
@@ -185,12 +194,12 @@ class PacketScanner(Scanner):
             if kind == PUBLISH:
                 at += stride * self._messages(buffer, at, end, first, stride)
             elif kind in (PUBACK, PUBREC, PUBREL, PUBCOMP):
-                at += stride * self._acks(buffer, at, end, stride)
+                at += stride * self._acks(buffer, at, end, first, stride)
             elif kind == PINGRESP:
                 self.settled += 1
                 at += stride
             elif kind == DISCONNECT:
-                raise Refusal(f"DISCONNECT {buffer[at + 2] if stride > 2 else 0:#04x}")
+                raise Refusal(f"DISCONNECT {buffer[at + first] if stride > first else 0:#04x}")
             else:
                 raise BrokenStream(f"packet type {kind} was not expected while messages flow")
         return at
@@ -202,8 +211,9 @@ class PacketScanner(Scanner):
         rest_at = id_at + (2 if qos else 0)
         offsets = [*range(first + 2)]
         if self._level == 5:
-            offsets.append(rest_at)
-            rest_at += 1 + buffer[at + rest_at]
+            start, stop = properties_place(buffer, at + rest_at, at + stride)
+            offsets += range(rest_at, start - at)
+            rest_at = stop - at
         count = equal_run(buffer, at, stride, (end - at) // stride, offsets)
         self.deliveries += count
         self.body_bytes += count * (stride - rest_at)
@@ -213,22 +223,24 @@ class PacketScanner(Scanner):
             self._answer(PUBACK << 4 if qos == 1 else PUBREC << 4, buffer, at + id_at, stride, count)
         return count
 
-    def _acks(self, buffer: bytearray, at: int, end: int, stride: int) -> int:
+    def _acks(self, buffer: bytearray, at: int, end: int, first: int, stride: int) -> int:
         """Count and answer consecutive acknowledgements of one kind, length and reason; return how many."""
-        reason = buffer[at + 4] if stride > 4 else 0
+        reason_at = first + 2
+        reason = buffer[at + reason_at] if stride > reason_at else 0
         kind = buffer[at] >> 4
-        count = equal_run(buffer, at, stride, (end - at) // stride, [0, 1, 4] if stride > 4 else [0, 1])
+        offsets = [*range(first), reason_at] if stride > reason_at else [*range(first)]
+        count = equal_run(buffer, at, stride, (end - at) // stride, offsets)
         if reason == _UNROUTED:
             self.returned += count
         if kind == PUBREL:
-            self._answer(PUBCOMP << 4, buffer, at + 2, stride, count)
+            self._answer(PUBCOMP << 4, buffer, at + first, stride, count)
         elif kind == PUBREC and reason < _REFUSED:
-            self._answer(PUBREL << 4 | 2, buffer, at + 2, stride, count)
+            self._answer(PUBREL << 4 | 2, buffer, at + first, stride, count)
         else:
             before = self.confirms.count
             stop = at + count * stride
             self._confirm([high << 8 | low for high, low in zip(
-                buffer[at + 2 : stop : stride], buffer[at + 3 : stop : stride], strict=True)])  # fmt: skip
+                buffer[at + first : stop : stride], buffer[at + first + 1 : stop : stride], strict=True)])  # fmt: skip
             self.nacked += self.confirms.count - before if reason >= _REFUSED else 0
         return count
 

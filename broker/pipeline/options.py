@@ -57,7 +57,7 @@ class GivenOptions:
             if lower in known:
                 self._given[known[lower]] = value
             elif not lower.startswith(SPARK_PREFIXES):
-                close = get_close_matches(lower, known, 1)
+                close = get_close_matches(lower, map(str.lower, names), 1)
                 hint = f"; did you mean {known[close[0]]}?" if close else f"; the options are {', '.join(names)}"
                 raise refused(f"there is no option {name!r}{hint}")
 

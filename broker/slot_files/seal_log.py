@@ -56,9 +56,8 @@ class _LineFact:
 
         Cost: equal strings share memory, because a year has millions of slots.
         """
-        names: tuple[str, ...] = vars(cls)["__slots__"]
-        found = zip(names, fields_of(line, *names), strict=True)
-        return cls(**{name: intern(value) if type(value) is str else value for name, value in found})
+        found = fields_of(line, **cls.__annotations__)
+        return cls(*[intern(value) if type(value) is str else value for value in found])
 
 
 class _QueueFact(_LineFact):
@@ -152,12 +151,19 @@ class Cursor(_LineFact):
         return self.name, self.vhost, self.tap
 
 
-def fields_of(line: Line, *names: str) -> list[Any]:
-    """Return the named fields of a line. Raises: BadSealLine if one is missing."""
+def fields_of(line: Line, **types: str) -> list[Any]:
+    """Return the named fields of a line. Shapes: the value of each argument is the name of the field's type.
+
+    Raises: BadSealLine if a field is missing, or has another type.
+    """
     try:
-        return [line[name] for name in names]
+        found = [line[name] for name in types]
     except KeyError as error:
         raise BadSealLine(f"it has no {error}") from error
+    for value, (name, kind) in zip(found, types.items(), strict=True):
+        if type(value).__name__ != kind:
+            raise BadSealLine(f"its {name!r} is no {kind}")
+    return found
 
 
 def encode_line(kind: str, fields: Line) -> bytes:

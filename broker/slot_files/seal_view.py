@@ -205,18 +205,18 @@ class SealView:
             cursor = Cursor.from_json(line)
             self._cursors[cursor.key] = cursor
         elif kind == "cursor_removed":
-            name, vhost, tap = fields_of(line, "name", "vhost", "tap")
+            name, vhost, tap = fields_of(line, name="str", vhost="str", tap="str")
             self._cursors.pop((name, vhost, tap), None)
         elif kind == "incarnation":
-            self.starts.begin(*fields_of(line, "seal", "incarnation"))
+            self.starts.begin(*fields_of(line, seal="int", incarnation="str"))
         elif kind == "store":
             number = line.get("format")
             if isinstance(number, int) and number > FORMAT:
                 raise NewerSealLog(number)
             if not isinstance(number, int) or number < 1:
                 raise BadSealLine("it does not say its format")
-            (self.store,) = fields_of(line, "store")
-            self.last_seal = max(self.last_seal, line.get("last_seal", 0))
+            self.store, last_seal = fields_of({"last_seal": 0, **line}, store="str", last_seal="int")
+            self.last_seal = max(self.last_seal, last_seal)
         self.lines += 1
 
     def _fold_seal(self, seal: Seal) -> None:

@@ -30,6 +30,8 @@ from dataclasses import asdict, dataclass
 from struct import Struct
 from typing import Final
 
+from broker.slot_files.seal_log import BadSealLine, fields_of
+
 FORMAT: Final = 1
 HEADER_BYTES: Final = 64
 TAIL_BYTES: Final = 64
@@ -84,7 +86,6 @@ class SlotMeta:
     def from_json(cls, block: bytes) -> SlotMeta:
         """Return the meta of a file; ignore fields of a later version. Raises: BadSlotFile."""
         try:
-            found = json.loads(block)
-            return cls(**{name: found[name] for name in cls.__slots__})
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            return cls(*fields_of(json.loads(block), **cls.__annotations__))
+        except (ValueError, TypeError, BadSealLine) as error:
             raise BadSlotFile(f"its meta cannot be read: {error}") from error

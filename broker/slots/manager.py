@@ -44,7 +44,7 @@ class SlotManager:
         on_open: Callable[[Slot], None] = _ignore,
         on_delete: Callable[[Slot], None] = _ignore,
     ) -> None:
-        # The fields used for every message come first, so that they occupy few cache lines.
+        # Compiled code lays attributes out in this order. Those used for every message share few cache lines.
         self.ready = 0
         self.unacked = 0
         self.next_id = first_id  # the end of the open slot; stored, because it is read for each message
@@ -132,7 +132,7 @@ class SlotManager:
         """Append messages that begin or fill a slot, or whose sizes are counted.
 
         Shapes: one charge, in bytes, per message.
-        Cost: a sum and a copy per slot, but a step per message where bytes fill a slot and while sizes are counted.
+        Cost: a sum and a copy per slot. One step per message where bytes fill a slot, and while sizes are counted.
         """
         at = 0
         count = len(contents)

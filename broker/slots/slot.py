@@ -58,7 +58,7 @@ class Slot:
                  "seen", "segments", "sizes", "tenure", "unlogged", "volatile")  # fmt: skip
 
     def __init__(self, first: int) -> None:
-        # The fields used for every message come first, so that they occupy few cache lines.
+        # Compiled code lays attributes out in this order. Those used for every message share few cache lines.
         self.first = first
         self.length = 0
         self.cursor = 0

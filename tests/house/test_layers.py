@@ -16,7 +16,7 @@ DAEMON = [path for path in BROKER.rglob("*.py") if not BESIDE & set(path.parents
 # Beside store/files.py, the only module that touches the store's files.
 MAY_CALL_FILES = {
     "store/files.py",
-    "cli/broker_folder.py",  # reads only the data folder from the settings file
+    "cli/broker_folder.py",  # reads the data folder from the settings file, and the system's list of locks
     "cli/broker_url.py",  # reads the files that variables name
     "cli/completion.py",  # reads the scripts that the package brings
     "cli/cluster.py",  # writes and reads the backup that the user names

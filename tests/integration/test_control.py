@@ -18,12 +18,14 @@ from structlog.testing import capture_logs
 
 from broker.cli import control_client
 from broker.cli.control_client import Unanswered, ask
+from broker.cli.main import main
 from broker.net import control as control_module
 from broker.net.control import CLIENTS_MAX, ControlSocket
 from broker.net.control_address import SOCKET_NAME, SOCKET_PATH_MAX_BYTES
 from broker.operations.operation import refusing
 from broker.operations.request import ROWS_AT_ONCE, OperationRefused, Request, Verb
 from broker.store.damage import StoreFailed
+from tests.broker_process import BrokerProcess
 from tests.deadline import DEADLINE_S
 from tests.http_talk import ask as asked
 from tests.in_process import running_broker, told
@@ -315,6 +317,34 @@ async def test_a_folder_in_the_place_of_the_socket_does_not_end_a_stop(tmp_path:
     (tmp_path / SOCKET_NAME).mkdir()
     await control.close()
     assert (tmp_path / SOCKET_NAME).is_dir()
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not show locks")
+@pytest.mark.parametrize("why", ["a folder is in its place", "it was removed"])
+def test_a_broker_without_its_control_socket_is_not_taken_for_a_stopped_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str
+) -> None:
+    """The lock of the data folder shows that a broker runs; the error says so until it has ended."""
+    broker = BrokerProcess(tmp_path / "data")
+    path = broker.folder / SOCKET_NAME
+    command = ["status", "--data-dir", str(broker.folder)]
+    if why == "it was removed":
+        broker.start()
+        path.unlink()
+    else:
+        path.mkdir(parents=True)
+        broker.start()
+    try:
+        assert main(command) == 1
+        told = capsys.readouterr().err
+        assert told.startswith(
+            f"slotmq: a broker runs on data folder {broker.folder} (another one: --data-dir D), but "
+        )
+        assert "control.unavailable" in told and told.count("\n") == 1
+    finally:
+        broker.kill()
+    assert main(command) == 1
+    assert capsys.readouterr().err.startswith(f"slotmq: no broker runs on data folder {broker.folder}")
 
 
 def test_folder_that_is_not_there_is_one_line(tmp_path: Path) -> None:

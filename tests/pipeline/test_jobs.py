@@ -27,11 +27,12 @@ from broker.pipeline.job import Progress
 from broker.pipeline.jobs.replay import ReplayOptions, run_replay
 from broker.pipeline.jobs.route import count_frame, routed_rows, running_topology
 from broker.pipeline.lake.lake import Lake
-from broker.pipeline.routes.topology import read_definitions
+from broker.pipeline.routes.topology import read_definitions, read_text
 from broker.pipeline.selection import Selection
 from broker.pipeline.sink.amqp_publisher import AmqpPublisher
 from broker.pipeline.sink.publishing import BadRecordLog
 from broker.pipeline.source.schema import ARROW_SCHEMA, COLUMNS, ddl_of
+from broker.pipeline.spark.tasks import session_setting
 from tests.broker_process import BrokerProcess
 from tests.deadline import wait_until
 from tests.lake_folders import make_lake
@@ -161,6 +162,58 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     assert [row[2:] for row in drain(broker, "two.k3")] == [row[2:] for row in first]
 
 
+def test_a_resumed_replay_publishes_what_another_archive_brought_meanwhile(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    channel: Any,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Slots of other taps and stores may have lower seals, or the same: they are published, and none is repeated."""
+    channel.queue_declare("resumed", durable=True)
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
+
+    def rows(tap: str, seal: int) -> Any:
+        return rows_of(tap, [("", key, b"\x00\x00", tap.encode()) for key in ("resumed", "nobody")], seal)
+
+    def replay() -> tuple[int, int, int]:
+        main([*command, "--producer", "none", "--resume"])
+        told = json.loads(capsys.readouterr().out)
+        return told["skipped"], told["published"], told["refused"]
+
+    lake = make_lake(tmp_path / "lake", rows("late", 9))
+    command = ["pipeline", "replay", "--lake", str(lake.place), "--to", broker.address.url, "--quiet", "--json"]
+    assert replay() == (0, 1, 1)
+    make_lake(tmp_path / "lake", rows("early", 1), rows("elsewhere", 9), rows("late", 10))
+    assert replay() == (2, 3, 3)
+    assert replay() == (8, 0, 0)
+    assert sorted(body for *_, body in drain(broker, "resumed")) == [b"early", b"elsewhere", b"late", b"late"]
+    (folder,) = (lake.place.work_folder / "unroutable").iterdir()
+    assert sum(pq.read_table(path).num_rows for path in BadRecordLog(folder).files()) == 4
+
+
+def test_a_dry_run_counts_the_routes_that_would_be_published(
+    spark: SparkSession,
+    broker: BrokerProcess,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Keys and exchanges that become one are counted as one route."""
+    monkeypatch.setattr("broker.pipeline.job.spark_of", lambda _: spark)
+    keys = [("x", "a.1"), ("y", "b.1"), ("x", "a.1"), ("x", "other")]
+    lake = make_lake(tmp_path / "lake", rows_of("t", [(exchange, key, b"", b"12") for exchange, key in keys], 1))
+    command = ["pipeline", "replay", "--lake", str(lake.place), "--to", broker.address.url, "--quiet", "--json"]
+    assert main([*command, "--dry-run", "--map", "*.1=one", "--exchange", "new"]) == OK
+    told = json.loads(capsys.readouterr().out)
+    assert (told["messages"], told["bytes"], told["keys"]) == (4, 8, 2)
+    assert told["top"] == [
+        {"exchange": "new", "routing_key": "one", "messages": 3},
+        {"exchange": "new", "routing_key": "other", "messages": 1},
+    ]
+
+
 def _replay_options(spark: SparkSession, lake: Lake, broker: BrokerProcess) -> Any:
     return ReplayOptions(lambda: spark, Selection(lake.place.root), AmqpAddress.parse(broker.address.url))
 
@@ -236,6 +289,16 @@ def test_route_tells_what_the_broker_does(
     assert [(found["queue"], found["messages"]) for found in diff["gained"]] == [("r5", alone)]
     assert Counter(queue for row in rows for queue in row["queues"]) == Counter(counted)
     assert len(rows) == values["routed"]
+
+
+def test_a_key_with_varying_properties_is_ranked_by_all_of_its_messages(spark: SparkSession) -> None:
+    """A frequent key is listed although no two of its messages are alike, and 3,000 other keys reach no queue."""
+    other = [("gone", f"key {n}", properties({}), b"") for n in range(3000) for _ in range(6)]
+    varied = [("gone", "hot", properties({"CC": ["none"], "n": n}), b"") for n in range(8)]
+    frame = spark.createDataFrame(pa.Table.from_batches([rows_of("t", other + varied, 1)]).to_pandas(), _ddl())
+    with session_setting(spark, "spark.sql.adaptive.coalescePartitions.enabled", "false"):
+        values = count_frame(frame, read_text("ex,a.*,q1\n"))
+    assert values["unrouted_keys"][0] == {"vhost": "/", "exchange": "gone", "key": "hot", "messages": 8}
 
 
 def _ddl() -> str:

@@ -33,7 +33,7 @@ class WidePublish:
     def __init__(self, message: Message, levels: list[Level], entered: list[tuple[Queue, Message]]) -> None:
         """`entered` collects the queues that have to apply their rules to the message."""
         self._message = message
-        # Levels that need no record must not refer to the record of the other levels.
+        # Levels without a record get a copy of a transient message: it must not refer to the record of other levels.
         self._copy = message if message.facts.persistent else message.copy()
         self._entered = entered
         self.levels = levels
@@ -69,7 +69,7 @@ class WidePublish:
 class WidePublishes:
     """The wide publishes of one vhost that are in progress.
 
-    Units: ``begun`` counts the wide publishes since startup.
+    Units: `begun` counts the wide publishes since startup.
     """
 
     def __init__(self, store: MessageStore, deadlines: Deadlines) -> None:

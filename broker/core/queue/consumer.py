@@ -166,7 +166,7 @@ class Consumer(RingMember):
         timeout_ms: int | None = None,
     ) -> None:
         super().__init__(tag, priority=priority, exclusive=exclusive)
-        # The attributes used for every delivery are first, so that they occupy few cache lines.
+        # Compiled code lays attributes out in this order. Those used for every delivery share few cache lines.
         self.session = session
         self.connection = session.connection
         self.output_window = session.output_window

@@ -60,7 +60,7 @@ class ConsumerRing:
                  "alone", "paused", "present")  # fmt: skip
 
     def __init__(self, *, single_active: bool = False, yields: bool = False) -> None:
-        # The attributes used for every message are first, so that they occupy few cache lines.
+        # Compiled code lays attributes out in this order. Those used for every message share few cache lines.
         self.alone: RingMember | None = None  # the only consumer, even while the ring is paused
         self._active: RingMember | None = None
         self._rival: RingMember | None = None  # a consumer with a higher priority, to which the active one yields

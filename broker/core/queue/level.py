@@ -58,7 +58,7 @@ class Level:
     def __init__(
         self, queue: LevelOwner, priority: int, number: int, ports: QueuePorts[Level, Any], persists_all: bool = False
     ) -> None:
-        # The attributes used for every message are first, so that they occupy few cache lines.
+        # Compiled code lays attributes out in this order. Those used for every message share few cache lines.
         self.queue = queue
         self.manager = SlotManager(
             ports.window_messages, ports.window_bytes, on_open=self._slot_opened, on_delete=self._slot_deleted

@@ -227,8 +227,8 @@ class DetailedPublisher(ClassSession):
         return retainer.lack_of_room(publication.envelope.key, len(publication.header), len(publication.body))
 
     def refuse_last(self, reason: str = QUEUE_FULL, *, kept: bool = False) -> None:
-        """Answer the last publish with a nack. Without confirms, count it as lost and log the first loss of the
-        connection, unless the message is `kept` as a dead letter.
+        """Answer the last publish with a nack. Without confirms, count it as lost, and log it if it is the first
+        lost message of the connection, unless it is `kept` as a dead letter.
         """
         if self._confirms.confirming:
             self._confirms.refuse(self._confirms.published, reason)

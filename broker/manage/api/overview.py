@@ -26,7 +26,7 @@ NO_DISK: Final = (0,) * len(DISK_STATS)
 
 
 async def overview(call: Call) -> Response:
-    """Answer with versions and totals. Without the tag monitoring, the totals are those of the user's vhosts."""
+    """Answer with versions and totals. Without the `monitoring` tag, the totals are those of the user's vhosts."""
     broker = call.broker
     row: Row = {
         "cluster_name": cluster_name_of(call),

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
@@ -26,7 +27,7 @@ from broker.pipeline.routes.key_map import BadKeyMap, KeyMap, read_key_map
 from broker.pipeline.selection import Selection, add_selection, selection_of
 from broker.pipeline.sink.amqp_publisher import PublisherOptions
 from broker.pipeline.sink.property_columns import PRODUCER_MAX_BYTES, PROPERTY_NAMES, HeaderChanges
-from broker.pipeline.sink.publishing import Pace, check_reachable, digest, publish_frame
+from broker.pipeline.sink.publishing import Pace, check_reachable, digest, publish_frame, with_mapped_keys
 from broker.pipeline.sink.rows import WINDOW_MAX, SinkOptions
 
 NO_PRODUCER: Final = "none"
@@ -34,7 +35,10 @@ STATE_FOLDER: Final = "_jobs"  # in the lake's work folder
 REFUSED_FOLDER: Final = "unroutable"
 STEP_ROWS: Final = 250_000
 STEP_S: Final = 10.0  # the intended duration of a step, if a rate or speed is given
-FORMAT: Final = 1
+FORMAT: Final = 2
+BRANCH_COLUMNS: Final = ("store", "incarnation", "vhost", "queue")
+Branch = tuple[str | None, ...]
+"""The values of BRANCH_COLUMNS: a tap in one history of a store, in which seals ascend. Others reuse their numbers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +127,17 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     slots = slots_of(frame)
     rows = sum(slot.rows for slot in slots)
     values: dict[str, Any] = {"messages": rows, "slots": len(slots), "to": str(options.to), "producer": producer}
+    if options.exchange is not None:
+        frame = frame.withColumn("exchange", F.lit(options.exchange))
     if options.dry_run:
         return _dry_run(options, frame, values)
     refused_rows = lake.place.work_folder / REFUSED_FOLDER / f"replay-{digest({'producer': producer})}"
     publisher = PublisherOptions(producer=producer if numbered else "", rate=options.rate, window=options.window)
     sink = SinkOptions(options.to, publisher, bad_records=refused_rows, changes=options.changes)
-    if options.exchange is not None:
-        frame = frame.withColumn("exchange", F.lit(options.exchange))
-    if state.done < 0:
+    if not state.done:
         shutil.rmtree(refused_rows, ignore_errors=True)  # this run publishes these messages again
     steps = steps_of(slots, rate=options.rate, speed=options.speed, done=state.done)
+    frame = without_done(frame, state.done)
     planned = sum(step.rows for step in steps)
     values["skipped"] = rows - planned
     progress.step("publishing")
@@ -142,7 +147,7 @@ def run_replay(options: ReplayOptions, progress: Progress) -> Summary:
     for step in steps:
         unsealed = F.coalesce(F.col("seal"), F.lit(0)) == 0
         part = frame.where(F.col("seal").between(step.first, step.last) if step.first else unsealed)
-        done = publish_frame(part, sink, pace, key_map=options.key_map, batch=step.last)
+        done = publish_frame(part, sink, pace, key_map=options.key_map, batch=step.batch)
         state.advance(step)
         totals.update(done)
         progress.add(rows=step.rows)
@@ -160,8 +165,9 @@ class BadReplayState(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The selected rows of a slot: their number, first time and last time. All snapshots are one slot with seal 0."""
+    """The selected rows of a slot: their number, first time and last time. All snapshots of a queue have seal 0."""
 
+    branch: Branch
     seal: int
     rows: int
     first_us: int
@@ -170,15 +176,29 @@ class PlannedRows:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The seals from `first` to `last`, both inclusive, and the number of selected rows in them."""
+    """The seals from `first` to `last`, both inclusive, the number of selected rows in them, and the last seal of each
+    branch.
+    """
 
     first: int
     last: int
     rows: int
+    ends: dict[Branch, int]
+
+    @property
+    def batch(self) -> int:
+        """The number of the step and of its repetitions in the log of refused messages."""
+        return int(digest({"ends": sorted(map(repr, self.ends.items()))}), 16)
 
 
-def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 0.0, done: int = -1) -> list[Step]:
-    """Return the steps after seal `done`; a step has one slot, or several small ones.
+def steps_of(
+    slots: Iterable[PlannedRows],
+    *,
+    rate: float = 0.0,
+    speed: float = 0.0,
+    done: Mapping[Branch, int] = MappingProxyType({}),
+) -> list[Step]:
+    """Return the steps after the seals `done`; a step has the slots of one seal, or several small ones.
 
     Rows of snapshots (seal 0) are the first step, and every run repeats them.
     """
@@ -186,15 +206,17 @@ def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 
     steps: list[Step] = []
     began_us = 0
     for slot in sorted(slots, key=lambda slot: slot.seal):
-        if 0 < slot.seal <= done:
+        if 0 < slot.seal <= done.get(slot.branch, 0):
             continue
-        if steps and slot.seal:
+        if steps:
             last = steps[-1]
             too_long = bool(speed) and (slot.last_us - began_us) / 1e6 / speed > STEP_S
-            if last.first and last.rows + slot.rows <= limit and not too_long:
-                steps[-1] = Step(last.first, slot.seal, last.rows + slot.rows)
+            fits = last.first and last.rows + slot.rows <= limit and not too_long
+            if fits or slot.seal == last.last:
+                last.ends[slot.branch] = slot.seal
+                steps[-1] = Step(last.first, slot.seal, last.rows + slot.rows, last.ends)
                 continue
-        steps.append(Step(slot.seal, slot.seal, slot.rows))
+        steps.append(Step(slot.seal, slot.seal, slot.rows, {slot.branch: slot.seal}))
         began_us = slot.first_us
     return steps
 
@@ -203,12 +225,12 @@ def steps_of(slots: Iterable[PlannedRows], *, rate: float = 0.0, speed: float = 
 class ReplayState:
     """The position of one producer's replay, stored in a file that is replaced atomically.
 
-    Invariant: every selected message up to seal `done` is confirmed or recorded as refused.
+    Invariant: every selected message up to its branch's seal in `done` is confirmed or recorded as refused.
     """
 
     path: Path
     selection: str
-    done: int = -1
+    done: dict[Branch, int] = field(default_factory=dict)
 
     def resume(self) -> None:
         """Read the position from the file, if it exists. Raises: BadReplayState."""
@@ -218,25 +240,48 @@ class ReplayState:
             return
         except (OSError, ValueError) as error:
             raise BadReplayState(f"{self.path}: cannot be read: {error}") from None
-        if not isinstance(found, dict) or found.get("format") != FORMAT:
+        try:
+            known, selection = found["format"] == FORMAT, found["selection"]
+            done = {tuple(branch): int(seal) for *branch, seal in found["done"]}
+        except (KeyError, TypeError, ValueError):
+            known = False
+        if not known:
             raise BadReplayState(f"{self.path}: is not the state of a replay, or is of another version")
-        if found.get("selection") != self.selection:
+        if selection != self.selection:
             raise BadReplayState(f"{self.path}: the producer replayed another selection, or to another target")
-        self.done = found["done"]
+        self.done = done
 
     def advance(self, step: Step) -> None:
-        self.done = max(self.done, step.last)
-        values = {"selection": self.selection, "done": self.done, "format": FORMAT}
+        for branch, seal in step.ends.items():
+            self.done[branch] = max(seal, self.done.get(branch, 0))
+        done = [[*branch, seal] for branch, seal in self.done.items()]
+        values = {"selection": self.selection, "done": done, "format": FORMAT}
         Disk().write_whole(self.path, json.dumps(values).encode())
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:
     """Return the number and times of the rows of each slot in a frame."""
     times = F.unix_micros(F.col("ts"))
-    found = frame.groupBy(F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
+    found = frame.groupBy(*BRANCH_COLUMNS, F.coalesce(F.col("seal"), F.lit(0)).alias("seal")).agg(
         F.count("*").alias("rows"), F.min(times).alias("first_us"), F.max(times).alias("last_us")
     )
-    return [PlannedRows(row["seal"], row["rows"], row["first_us"] or 0, row["last_us"] or 0) for row in found.collect()]
+    return [
+        PlannedRows(tuple(branch), seal, rows, first_us or 0, last_us or 0)
+        for *branch, seal, rows, first_us, last_us in found.collect()
+    ]
+
+
+def without_done(frame: DataFrame, done: Mapping[Branch, int]) -> DataFrame:
+    """Return the rows of a frame after the seals `done`."""
+    if not done:
+        return frame
+    columns = {name: f"done_{name}" for name in (*BRANCH_COLUMNS, "seal")}
+    ddl = ", ".join(f"{name} {'bigint' if name == 'done_seal' else 'string'}" for name in columns.values())
+    passed = frame.sparkSession.createDataFrame([(*branch, seal) for branch, seal in done.items()], ddl)
+    is_done = F.col("seal").between(F.lit(1), F.col("done_seal"))
+    for name in BRANCH_COLUMNS:
+        is_done = is_done & F.col(name).eqNullSafe(F.col(columns[name]))
+    return frame.join(F.broadcast(passed), is_done, "left_anti")
 
 
 def _identity(options: ReplayOptions) -> str:
@@ -253,21 +298,13 @@ def _identity(options: ReplayOptions) -> str:
 
 
 def _dry_run(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]) -> Summary:
-    keys = frame.groupBy("exchange", "routing_key").agg(F.count("*").alias("messages"))
+    route = ("exchange", "routing_key")
+    keys = with_mapped_keys(frame.groupBy(*route).agg(F.count("*").alias("messages")), options.key_map)
+    keys = keys.groupBy(*route).agg(F.sum("messages").alias("messages"))
     row = frame.agg(
-        F.sum(F.octet_length("body")).alias("bytes"),
-        F.min("ts").alias("first"),
-        F.max("ts").alias("last"),
-        F.count_distinct("exchange", "routing_key").alias("keys"),
+        F.sum(F.octet_length("body")).alias("bytes"), F.min("ts").alias("first"), F.max("ts").alias("last")
     ).collect()[0]
-    top = [
-        {
-            "exchange": found["exchange"] if options.exchange is None else options.exchange,
-            "routing_key": options.key_map(found["routing_key"]),
-            "messages": found["messages"],
-        }
-        for found in keys.orderBy(F.desc("messages"), "exchange", "routing_key").limit(20).collect()
-    ]
+    top = [found.asDict() for found in keys.orderBy(F.desc("messages"), *route).limit(20).collect()]
     made = {
         **values,
         "published": 0,
@@ -276,7 +313,7 @@ def _dry_run(options: ReplayOptions, frame: DataFrame, values: Mapping[str, Any]
             name: None if row[name] is None else row[name].astimezone(UTC).isoformat()  # Spark returns local time
             for name in ("first", "last")
         },
-        "keys": row["keys"],
+        "keys": keys.count(),
         "top": top,
     }
     lines = [f"would publish {made['messages']:,} messages, {made['bytes']:,} bytes, under {made['keys']:,} keys"]

@@ -22,12 +22,12 @@ PARQUET_MAGIC: Final = b"PAR1"
 
 
 class DeltaLog:
-    """The log of a table; `table` is None in a bucket, where written objects are complete and durable."""
+    """The log of a table. If it is not `local`, it is in a bucket, where written objects are complete and durable."""
 
-    def __init__(self, table: Path | None, disk: Disk) -> None:
-        self._table = table or Path()
-        self._folder = self._table / LOG
-        self._local = table is not None
+    def __init__(self, table: Path, disk: Disk, *, local: bool) -> None:
+        self._table = table
+        self._folder = table / LOG
+        self._local = local
         self._disk = disk
 
     def sync(self, version: int, after: int = -1) -> None:
@@ -57,8 +57,7 @@ class DeltaLog:
 
     def written_ms(self, version: int) -> float | None:
         """Return when an entry was written, in milliseconds since 1970, or None if it is unknown."""
-        path = self._folder / f"{version:020}.json"
-        return path.stat().st_mtime * 1000 if self._local and path.exists() else None
+        return self._disk.written_ms(self._folder / f"{version:020}.json")
 
     def sync_checkpoint(self) -> None:
         """Sync the checkpoints; until this returns, the entries that they replace must not be removed."""

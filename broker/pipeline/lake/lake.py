@@ -56,9 +56,11 @@ class ArchiveNote:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Return the description in a parsed note. Raises: KeyError, TypeError, AttributeError, SourceRefused."""
+        """Return a parsed note. Raises: KeyError, TypeError, ValueError, AttributeError, SourceRefused."""
         names = {name: found[name] for name in cls.__slots__}
-        return cls(**{**names, "taps": tuple(found["taps"]), "start": StreamOffset.from_json(found["start"])})
+        skip = {vhost: {tap: int(seal) for tap, seal in taps.items()} for vhost, taps in found["skip"].items()}
+        start = StreamOffset.from_json(found["start"])
+        return cls(**{**names, "taps": tuple(found["taps"]), "skip": skip, "start": start})
 
     def to_json(self) -> dict[str, Any]:
         return {"format": NOTE_FORMAT, **asdict(self), "start": self.start.to_json()}
@@ -173,7 +175,7 @@ class Lake:
             if found["format"] > NOTE_FORMAT:
                 raise LakeRefused(f"{path} is of format {found['format']}, this version reads up to {NOTE_FORMAT}")
             return ArchiveNote.from_json(found)
-        except (ValueError, KeyError, TypeError, SourceRefused) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, SourceRefused) as error:
             raise LakeRefused(f"{path} cannot be read: {error!r}") from error
 
     def write_note(self, cursor: str, note: ArchiveNote) -> ArchiveNote:

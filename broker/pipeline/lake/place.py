@@ -11,6 +11,7 @@ import os
 import re
 import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -72,6 +73,10 @@ class Disk:
         """Return the contents of a file. Raises: FileNotFoundError."""
         return path.read_bytes()
 
+    def written_ms(self, path: Path) -> float | None:
+        """Return when a file was written, in milliseconds since 1970, or None if there is no such file."""
+        return path.stat().st_mtime * 1000 if path.exists() else None
+
     def list(self, folder: Path) -> list[str]:
         """Return the names in a folder, sorted; empty if the folder does not exist."""
         try:
@@ -83,10 +88,15 @@ class Disk:
         """Write a file atomically, creating its folder if needed; the file is on disk when this returns."""
         self.make_folder(path.parent)
         writing = path.with_name(f".{uuid.uuid4().hex}")
-        with self.create(writing) as file:
-            file.write(block)
-            self.sync(file)
-        self.rename(writing, path)
+        try:
+            with self.create(writing) as file:
+                file.write(block)
+                self.sync(file)
+            self.rename(writing, path)
+        except OSError:
+            with suppress(OSError):
+                self.remove(writing)
+            raise
         self.sync_folder(path.parent)
 
     def make_folder(self, folder: Path) -> None:
@@ -126,6 +136,10 @@ class ObjectDisk(Disk):
     def read(self, path: Path) -> bytes:
         with self.files.open_input_file(path.as_posix()) as file:
             return bytes(file.read())
+
+    def written_ms(self, path: Path) -> float | None:
+        written = self.files.get_file_info(path.as_posix()).mtime
+        return None if written is None else float(written.timestamp() * 1000)
 
     def list(self, folder: Path) -> list[str]:
         from pyarrow.fs import FileSelector

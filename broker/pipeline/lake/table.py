@@ -111,7 +111,7 @@ class LakeTable:
     ) -> None:
         self.uri = f"{place.uri}/{name}"
         self.folder = place.root / name
-        self.log = DeltaLog(self.folder if place.folder is not None else None, disk)
+        self.log = DeltaLog(self.folder, disk, local=place.folder is not None)
         self.options = dict(place.options)
         self._schema = schema
         self._disk = disk
@@ -150,7 +150,7 @@ class LakeTable:
             return table
 
     def _load_version(self, table: DeltaTable, version: int | str | datetime) -> None:
-        """Load an older version; on a disk, refuse a time before the oldest version, which the package would load."""
+        """Load an older version; refuse a time before the oldest one, which the package would accept."""
         if isinstance(version, int):
             if version > table.version():
                 raise LakeRefused(f"{self.uri} has no version {version}: the last one is {table.version()}")

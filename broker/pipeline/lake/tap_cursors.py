@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
 
 from broker.pipeline.faults import LakeRefused, SourceRefused
 from broker.pipeline.source.catalog import Catalog
@@ -51,7 +52,8 @@ class TapCursors:
     def begins(self, archived: Mapping[TapName, int]) -> dict[TapName, int]:
         """Return, for each tap, the seal after which a new archive begins; `archived` are the lake's last seals."""
         view = self._catalog.view()
-        released = {(one.vhost, one.queue): one.seal for one in view.released.values()}
+        ascending = sorted(view.released.values(), key=attrgetter("seal"))  # a tap may have several queues
+        released = {(one.vhost, one.queue): one.seal for one in ascending}
         return {tap: archived.get(tap, released.get(tap, 0)) for tap in self.taps()}
 
     def lag(self, seal: int, now_ms: int) -> Lag:

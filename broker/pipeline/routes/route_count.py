@@ -25,12 +25,13 @@ BY_QUEUE: Final = ("queue", "today", "gained", "lost")
 TOTALS: Final = ("all", "no exchange", "routed", "copies", "changed", "lost by all")
 
 Place = tuple[str, str, str, bytes | None]  # vhost, exchange, routing key, and properties if the route depends on them
-CountedKey = tuple[int, str, str, str]
+Key = tuple[str, str, str]  # vhost, exchange, routing key
 Row = tuple[str, str, str, str, int, int, int]
 Topologies = tuple[tuple[str, Topology], ...]
 """The topology to evaluate and, if requested, today's topology after it, each with a unique name."""
 ROUTE_PROPERTIES: Final = "route_properties"  # a column: the properties of rows whose route depends on them
-PLACE_COLUMNS: Final = ("vhost", "exchange", "routing_key", ROUTE_PROPERTIES)
+KEY_COLUMNS: Final = ("vhost", "exchange", "routing_key")
+PLACE_COLUMNS: Final = (*KEY_COLUMNS, ROUTE_PROPERTIES)
 CC_NAME: Final = '"CC"'  # the name of the header CC in a column of headers
 
 
@@ -38,8 +39,8 @@ class RouteTally:
     """Count the routes of the keys in one partition.
 
     A key whose route depends on properties has one row for each combination of properties; its rows are added up.
-    Invariant: any other key is in one partition only, so the most frequent of these keys are among the most frequent
-        ones of their partitions.
+    Invariant: all rows of a key follow each other in one partition, so the most frequent keys of all are among the most
+        frequent ones of their partitions.
     """
 
     def __init__(self, matchers: Sequence[Matcher]) -> None:
@@ -59,8 +60,7 @@ class RouteTally:
         self._by_queue: dict[str, Any] = {kind: np.zeros((2, len(queues)), np.int64) for kind in BY_QUEUE}
         self._fan_out: Any = np.zeros((2, len(queues) + 1), np.int64)  # by the number of queues that a key reaches
         self._totals = dict.fromkeys(TOTALS, (0, 0))
-        self._collected: dict[str, list[CountedKey]] = {kind: [] for kind in BY_NAME}
-        self._sums: dict[str, Counter[tuple[str, str, str]]] = {kind: Counter() for kind in BY_NAME}
+        self._collected: dict[str, Counter[Key]] = {kind: Counter() for kind in BY_NAME}
 
     def add(self, places: Sequence[Place], messages: Any) -> None:
         """Count the messages of some keys. Shapes: `messages` is an array with the number of messages of each key."""
@@ -122,14 +122,14 @@ class RouteTally:
         self._totals[name] = (known[0] + int(messages.sum()), known[1] + len(messages))
 
     def _collect(self, kind: str, places: Sequence[Place], messages: Any, which: Any) -> None:
-        found: list[CountedKey] = []
+        counts = self._collected[kind]
         for at in np.flatnonzero(which).tolist():
-            vhost, exchange, key, properties = places[at]
-            if properties is None:
-                found.append((int(messages[at]), vhost, exchange, key))
-            else:
-                self._sums[kind][vhost, exchange, key] += int(messages[at])
-        self._collected[kind] = heapq.nlargest(SHOWN_MAX, [*self._collected[kind], *found])
+            vhost, exchange, key, _ = places[at]
+            counts[vhost, exchange, key] += int(messages[at])
+        if len(counts) > SHOWN_MAX:
+            self._collected[kind] = Counter(dict(most_frequent(counts)))
+            vhost, exchange, key, _ = places[-1]  # more rows of this key may follow
+            self._collected[kind][vhost, exchange, key] = counts[vhost, exchange, key]
 
     def rows(self) -> Iterator[Row]:
         """Yield the counts as rows of COUNTS_DDL."""
@@ -145,11 +145,13 @@ class RouteTally:
                 messages, keys = counts[:, place].tolist()
                 yield kind, *self._queues[place], "", 0, messages, keys
         for kind, collected in self._collected.items():
-            by_key = self._sums[kind].copy()
-            for messages, vhost, exchange, key in collected:
-                by_key[vhost, exchange, key] += messages
-            for where, count in heapq.nlargest(SHOWN_MAX, by_key.items(), key=lambda item: (item[1], item[0])):
-                yield kind, *where, 0, count, 1
+            for key, count in most_frequent(collected):
+                yield kind, *key, 0, count, 1
+
+
+def most_frequent(counts: Mapping[Key, int]) -> list[tuple[Key, int]]:
+    """Return the keys with the most messages, and the number of their messages."""
+    return heapq.nlargest(SHOWN_MAX, counts.items(), key=lambda item: (item[1], item[0]))
 
 
 def sums(places: Any, messages: Any, length: int) -> Any:
@@ -192,9 +194,11 @@ def counted_routes(frame: DataFrame, topologies: Topologies) -> list[dict[str, A
     Cost: one pass over the messages; only distinct keys are matched.
     """
     keys = (
-        frame.select("vhost", "exchange", "routing_key", route_properties_column(topologies).alias(ROUTE_PROPERTIES))
+        frame.select(*KEY_COLUMNS, route_properties_column(topologies).alias(ROUTE_PROPERTIES))
         .groupBy(*PLACE_COLUMNS)
         .agg(F.count("*").alias("messages"))
+        .repartition(*KEY_COLUMNS)
+        .sortWithinPartitions(*KEY_COLUMNS)
     )
     counted = keys.mapInArrow(count_routes(topologies), COUNTS_DDL)
     rows = counted.groupBy("kind", "vhost", "name", "detail", "number").agg(

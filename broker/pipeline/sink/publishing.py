@@ -16,7 +16,7 @@ import time
 import uuid
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, nullcontext, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final, Self
@@ -81,18 +81,25 @@ class BadRecordFile:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if kind is None:
-            self._write()
-        if self._writer is None:
-            return
-        with nullcontext() if kind is None else suppress(OSError):
+        with ExitStack() as failed:
+            failed.callback(self._discard)
+            if kind is None:
+                self._finish()
+                failed.pop_all()
+
+    def _finish(self) -> None:
+        self._write()
+        if self._writer is not None:
             self._writer.close()
-            if kind is not None:
-                self._path.unlink(missing_ok=True)
-                return
             disk = Disk()
             disk.sync_file(self._path)
             disk.sync_folder(self._path.parent)
+
+    def _discard(self) -> None:
+        with suppress(OSError, pa.ArrowException), ExitStack() as both:
+            both.callback(self._path.unlink, missing_ok=True)
+            if self._writer is not None:
+                self._writer.close()
 
     def _write(self) -> None:
         unwritten, self._unwritten = self._unwritten, []
@@ -126,12 +133,14 @@ class BadRecordLog:
         folder = self._folder / LOG
         disk.make_folder(folder)
         whole = folder / f".{uuid.uuid4().hex}"
-        with disk.create(whole) as file:
-            file.write(json.dumps({"format": 1, "files": sorted(names)}).encode())
-            disk.sync(file)
-        if not disk.link(whole, folder / f"{run}-{batch:020}.json"):
-            self.remove(names)
-        whole.unlink()
+        try:
+            with disk.create(whole) as file:
+                file.write(json.dumps({"format": 1, "files": sorted(names)}).encode())
+                disk.sync(file)
+            if not disk.link(whole, folder / f"{run}-{batch:020}.json"):
+                self.remove(names)
+        finally:
+            whole.unlink(missing_ok=True)
         disk.sync_folder(folder)
 
     def remove(self, names: Sequence[str]) -> None:
@@ -245,8 +254,8 @@ def publish_frame(
     lanes = tasks_at_once(spark)  # all run at the same time, each with an equal share of the rate
     lane = ("vhost", "queue", "routing_key")
     frame = frame.select(*COLUMNS)
-    if key_map is not None and len(key_map):
-        frame = frame.withColumn("routing_key", _mapping_udf(key_map)(F.col("routing_key")))
+    if key_map is not None:
+        frame = with_mapped_keys(frame, key_map)
     frame = frame.repartition(lanes, *lane)
     history = ["store", "seal", "incarnation", "offset"]
     order = ["vhost", "queue", *history]
@@ -272,8 +281,10 @@ def due_us(times: Any) -> list[int]:
     return [int(time_us) for time_us in np.maximum.accumulate(found)]
 
 
-def _mapping_udf(key_map: KeyMap) -> Callable[..., Any]:
-    """Return a Spark function that maps a column of routing keys; only the keys pass through Python."""
+def with_mapped_keys(frame: DataFrame, key_map: KeyMap) -> DataFrame:
+    """Return a frame with mapped routing keys; only the keys pass through Python."""
+    if not len(key_map):
+        return frame
     import pandas as pd
     from pyspark.sql.functions import pandas_udf
 
@@ -281,4 +292,4 @@ def _mapping_udf(key_map: KeyMap) -> Callable[..., Any]:
         return keys.map({key: key_map(key) for key in keys.unique()})
 
     mapped.__annotations__ = {"keys": pd.Series, "return": pd.Series}  # Spark evaluates them as types, not as text
-    return pandas_udf(mapped, "string")
+    return frame.withColumn("routing_key", pandas_udf(mapped, "string")("routing_key"))

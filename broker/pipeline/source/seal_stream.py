@@ -58,9 +58,9 @@ class StreamOffset:
         return found
 
     @classmethod
-    def from_json(cls, found: Mapping[str, Any]) -> Self:
+    def from_json(cls, found: Any) -> Self:
         """Return the offset that a checkpoint describes. Raises: SourceRefused."""
-        version = found.get("v")
+        version = found.get("v") if isinstance(found, dict) else None
         if isinstance(version, int) and version > VERSION:
             raise SourceRefused(
                 f"the checkpoint was written by a later SlotMQ: its offsets are of version {version}, "
@@ -78,7 +78,7 @@ class StreamOffset:
                 str(found["incarnation"]),
             )
         except (KeyError, TypeError, ValueError):
-            raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {dict(found)!r}") from None
+            raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {found!r}") from None
 
     def check(self, view: SealView, address: str) -> None:
         """Raise SourceRefused if the offset is of another store, or of another history of this store."""
@@ -143,7 +143,8 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if begin.kind == "seal":
                 return StreamOffset.at(view, max(begin.value - 1, 0)).to_json()
             if source.options.fail_on_gap:
-                refuse_gaps(lost_since(view, begin, source.options.selects), self._description())
+                lost = lost_since(view, begin, source.options.selects, source.options.end)
+                refuse_gaps(lost, self._description())
             first = None if begin.kind == "latest" else next(source.after(view, 0), None)
             seal = view.last_seal if first is None else first.seal - 1
             lost_seal = max((gap.seal for gap in self._lost(view, seal)), default=0)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from operator import attrgetter
+from typing import Final
 
 from pyspark.sql.datasource import InputPartition
 
@@ -17,42 +20,57 @@ from broker.slot_files.seal_log import Gap, QueueKey, Seal
 from broker.slot_files.seal_view import SealView
 
 TapFilter = Callable[[str, str], bool]  # vhost and tap
+_SEAL: Final = attrgetter("seal")
 
 
-def lost_since(view: SealView, begin: Position, selects: TapFilter) -> list[Gap]:
-    """Return the gaps that may be after the position at which a reader begins; none for earliest and latest.
+def lost_since(view: SealView, begin: Position, selects: TapFilter, end: Position = LATEST) -> list[Gap]:
+    """Return the gaps that may have messages from `begin` to `end`; none for latest.
 
-    For an id or a time, released slots are a gap unless their queue's first existing slot begins at or before it.
+    For earliest, only gaps after the first existing slot of their queue count. For an id or a time, earlier gaps count,
+    too, unless that slot begins at or before the id or time.
     """
-    if begin.kind in ("earliest", "latest"):
+    if begin.kind == "latest":
         return []
     if begin.kind == "seal":
-        return [gap for gap in view.lost(begin.value - 1) if selects(gap.vhost, gap.queue)]
-    lost: list[Gap] = []
-    for key, released in list(view.released.items()):
-        if selects(released.vhost, released.queue) and _begins_after(_first(view, key), begin):
-            known = [gap for gap in view.gaps if gap.key == key and _reaches(gap, begin)]
-            lost += known or [released.gap()]
-    for gap in view.gaps:
-        first = _first(view, gap.key)
-        if selects(gap.vhost, gap.queue) and first is not None and gap.seal > first.seal and _reaches(gap, begin):
-            lost.append(gap)  # a missing or damaged file after an existing slot
-    return sorted(lost, key=lambda gap: gap.seal)
+        found = view.lost(begin.value - 1)
+    else:
+        gaps: dict[QueueKey, list[Gap]] = {key: [] for key in list(view.released)}
+        for gap in view.gaps:
+            gaps.setdefault(gap.key, []).append(gap)
+        found = [gap for key, known in gaps.items() for gap in _lost_of_queue(view, key, known, begin)]
+    chosen = (gap for gap in found if selects(gap.vhost, gap.queue) and _precedes(gap, end, view))
+    return sorted(chosen, key=_SEAL)
 
 
-def _first(view: SealView, key: QueueKey) -> Seal | None:
+def _lost_of_queue(view: SealView, key: QueueKey, gaps: Sequence[Gap], begin: Position) -> list[Gap]:
     slots = view.of_queue(key)
-    return slots[0] if slots else None
+    known = [gap for gap in gaps if _reaches(gap, begin, slots)]
+    if begin.kind == "earliest" or (slots and not _begins_after(slots[0], begin)):
+        return [gap for gap in known if slots and gap.seal > slots[0].seal]  # a file was missing or damaged
+    return known or ([view.released[key].gap()] if key in view.released else [])
 
 
-def _begins_after(first: Seal | None, begin: Position) -> bool:
-    if first is None:
+def _begins_after(slot: Seal, begin: Position) -> bool:
+    return slot.first > begin.value if begin.kind == "id" else slot.first_ts_ms * 1000 > begin.value
+
+
+def _reaches(gap: Gap, begin: Position, slots: Sequence[Seal]) -> bool:
+    """Return whether a gap may have messages from a position on. It has no times, but the slot after it has."""
+    if begin.kind != "time":
+        return begin.kind != "id" or gap.end > begin.value
+    at = bisect_left(slots, gap.seal, key=_SEAL)
+    return at == len(slots) or _begins_after(slots[at], begin)
+
+
+def _precedes(gap: Gap, end: Position, view: SealView) -> bool:
+    """Return whether a gap may have messages before a position; released slots always may."""
+    if gap.reason == "released" or end.kind == "latest":
         return True
-    return first.first > begin.value if begin.kind == "id" else first.first_ts_ms * 1000 > begin.value
-
-
-def _reaches(gap: Gap, begin: Position) -> bool:
-    return begin.kind != "id" or gap.end > begin.value
+    if end.kind != "time":
+        return (gap.seal if end.kind == "seal" else gap.first) < end.value
+    slots = view.of_queue(gap.key)
+    at = bisect_left(slots, gap.seal, key=_SEAL)
+    return at == 0 or slots[at - 1].last_ts_ms * 1000 < end.value
 
 
 def gap_text(gaps: Sequence[Gap]) -> str:
@@ -103,7 +121,7 @@ class SlotSource:
         view = self.catalog.view()
         self.check_taps(view)
         if options.fail_on_gap:
-            lost = lost_since(view, options.begin, options.selects)
+            lost = lost_since(view, options.begin, options.selects, options.end)
             refuse_gaps(lost, f"a read of {options.description()} begins before them")
         return list(self.after(view, 0))
 

@@ -12,9 +12,15 @@ from broker.perf.mqtt_wire import PacketScanner, packet, properties_of, publish
 BODY = bytes(range(16))
 
 
-def ack(kind: int, packet_id: int, reason: int | None = None) -> bytes:
+def properties(size: int) -> bytes:
+    """Return a reason string or another property with a text, and before it the length of both in two bytes."""
+    return packet(0, b"\x1f" + (size - 3).to_bytes(2, "big") + b"n" * (size - 3))[1:]
+
+
+def ack(kind: int, packet_id: int, reason: int | None = None, more: bytes = b"") -> bytes:
     """Return a PUBACK, PUBREC, PUBREL or PUBCOMP."""
-    return packet(kind << 4 | (2 if kind == 6 else 0), packet_id.to_bytes(2, "big"), bytes([reason] if reason else []))
+    rest = bytes([reason] if reason else []) + more
+    return packet(kind << 4 | (2 if kind == 6 else 0), packet_id.to_bytes(2, "big"), rest)
 
 
 def fed(stream: bytes, step: int, level: int = 5, packet_ids: int = 7) -> tuple[PacketScanner, list[bytes]]:
@@ -58,6 +64,25 @@ def test_confirms_are_counted_past_the_end_of_the_packet_ids_and_out_of_order(st
     assert (scanner.confirms.count, scanner.confirms.watermark) == (15, 15)
 
 
+@pytest.mark.parametrize("size", [127, 128, 129, 300])
+def test_properties_may_be_long(size: int) -> None:
+    """The length of properties is a number of one byte or several, in messages, acknowledgements and a DISCONNECT."""
+    long, short = properties(size), properties(120)
+    messages = [
+        packet(0x32, b"\0\1t", number.to_bytes(2, "big"), octets, BODY)
+        for number, octets in enumerate([long, long, short, properties(size + 1), long], 1)
+    ]
+    scanner, bodies = fed(
+        b"".join([*messages, ack(4, 1, 0x97, long), ack(4, 2, 0x97, long), ack(4, 3, 0x10, long)]), 90
+    )
+    assert (bodies, scanner.body_bytes) == ([BODY] * 5, 5 * 16)
+    assert scanner.take_answers() == b"".join(ack(4, number) for number in range(1, 6))
+    assert (scanner.confirms.watermark, scanner.nacked, scanner.returned) == (3, 2, 1)
+    with pytest.raises(Refusal, match="DISCONNECT 0x8e"):
+        fed(packet(0xE0, b"\x8e", long), 1000)
+    assert properties_of(long) == {0x1F: "n" * (size - 3)}
+
+
 def test_refused_and_unrouted_messages_are_counted_by_their_reasons() -> None:
     """0x97 is a nack, 0x10 a message that reached no one."""
     scanner, _ = fed(ack(4, 1) + ack(4, 2, 0x97) + ack(4, 3, 0x10) + ack(4, 4, 0x10), 3)
@@ -86,3 +111,4 @@ def test_the_properties_of_a_connack_are_read_to_the_end() -> None:
     raw = b"\x21\x00\x14\x24\x01" + b"\x26\x00\x01a\x00\x02bc" + b"\x1f\x00\x04full" + b"\x11\x00\x00\x00\x05"
     found = properties_of(bytes((len(raw),)) + raw)
     assert (found[0x21], found[0x24], found[0x1F], found[0x11]) == (20, 1, "full", 5)
+    assert properties_of(b"") == {}  # a CONNACK of 3.1.1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -234,6 +235,19 @@ def test_slots_that_other_readers_passed_are_no_gap_of_a_new_archive(world: Worl
     again.end()
 
 
+def test_a_tap_that_was_added_again_is_archived_after_its_last_removed_slot(world: World) -> None:
+    """The queues of a tap that was removed and added again are one sequence of slots, in any order of their lines."""
+    old = world.folder.view.seals[1]
+    world.folder = SlotFolder(world.folder.path)
+    new = world.folder.add_slot("audit", numbered(5), number=9)
+    world.folder.release(new)
+    world.folder.release(old)
+    run = world.run()
+    run.begin()
+    assert world.catalog.cursors() == {"audit": new.seal}
+    run.end()
+
+
 def test_slots_behind_the_archive_s_own_cursor_are_a_gap(world: World) -> None:
     """Slots that were removed although the archive's cursor had not passed them are a gap without a recorded reason."""
     world.folder.set_cursor("archive", "audit", 1)
@@ -359,12 +373,15 @@ def test_an_archive_of_another_store_or_choice_is_refused(world: World, tmp_path
         ("[]", "archive.json cannot be read"),
         ('{"format": 1}', "archive.json cannot be read"),
         ('{"format": 2}', "is of format 2, this version reads up to 1"),
+        ('{"format": 1, "query": "q", "vhost": null, "taps": [], "skip": {}, "start": []}', "none of SlotMQ's"),
+        ('{"format": 1, "query": "q", "vhost": null, "taps": [], "skip": [], "start": START}', "cannot be read"),
+        ('{"format": 1, "query": "q", "vhost": null, "taps": [], "skip": {"/": 3}, "start": START}', "cannot be read"),
     ],
 )
 def test_a_note_that_cannot_be_read_is_refused(world: World, text: str, said: str) -> None:
     """The refusal names the file, and nothing is archived twice."""
-    world.archived([1])
-    (world.lake.place.root / "_archives" / "archive.json").write_text(text)
+    start = json.dumps(world.archived([1]).note.start.to_json())
+    (world.lake.place.root / "_archives" / "archive.json").write_text(text.replace("START", start))
     with pytest.raises(LakeRefused, match=said):
         world.run().begin()
 

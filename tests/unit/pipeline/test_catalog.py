@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import socket
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from broker.cli.control_client import ask
-from broker.pipeline.faults import SlotDamaged, SlotMissing, SourceRefused
+from broker.pipeline.faults import SlotDamaged, SlotGap, SlotMissing, SourceRefused
 from broker.pipeline.formats import arrow_schema_of, message_batches
 from broker.pipeline.source import catalog as catalogs
 from broker.pipeline.source import http_catalog, message_run
@@ -26,7 +27,7 @@ from broker.pipeline.source.planner import Condition, read_position
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.source.seal_stream import SealStream
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.slot_source import lost_since
+from broker.pipeline.source.slot_source import SlotSource, lost_since
 from broker.slot_files.slot_view import open_slot
 from tests.broker_process import BrokerProcess
 from tests.slot_folders import SlotFolder, numbered
@@ -165,6 +166,45 @@ def test_losses_are_those_that_may_have_been_in_the_range(tmp_path: Path, begin:
     assert [gap.seal for gap in found] == lost
     none = lost_since(folder.view, read_position(begin), lambda _vhost, tap: tap == "other")
     assert none == []
+
+
+@pytest.mark.parametrize(
+    ("options", "lost"),
+    [
+        ({}, True),
+        ({"to": "seal:4"}, True),
+        ({"to": "seal:3"}, False),
+        ({"to": "id:22"}, True),
+        ({"to": "id:21"}, False),
+        ({"to": "2023-11-14T22:13:20.205Z"}, True),
+        ({"to": "2023-11-14T22:13:20.200Z"}, False),
+        ({"from": "seal:2", "to": "seal:3"}, False),
+        ({"from": "id:15", "to": "id:21"}, False),
+        ({"from": "2023-11-14T22:13:20.310Z"}, False),
+    ],
+)
+def test_a_slot_lost_between_others_is_missing_from_a_read_of_its_range(
+    tmp_path: Path, options: dict[str, str], lost: bool
+) -> None:
+    """A read is refused if a slot of its range was lost; the earliest message is that of the first existing slot."""
+    folder = SlotFolder(tmp_path)
+    seals = [folder.add_slot("t", numbered(10)) for _ in range(5)]
+    folder.lose(seals[0], "damaged")  # earliest begins after it
+    folder.lose(seals[2], "damaged")
+    source = SlotSource({"path": str(folder.path), **options})
+    with pytest.raises(SlotGap, match="slot 3 of tap 't'") if lost else nullcontext():
+        source.all_now()
+
+
+@pytest.mark.parametrize(("begin", "lost"), [("earliest", []), ("id:5", [1]), ("id:11", []), ("2023-11-14", [1])])
+def test_a_lost_first_slot_is_missing_from_a_read_that_begins_before_it(
+    tmp_path: Path, begin: str, lost: list[int]
+) -> None:
+    """A read that begins at an id or a time misses a damaged first slot; the earliest message comes after it."""
+    folder = SlotFolder(tmp_path)
+    seals = [folder.add_slot("t", numbered(10)) for _ in range(2)]
+    folder.lose(seals[0], "damaged")
+    assert [gap.seal for gap in lost_since(folder.view, read_position(begin), take_all)] == lost
 
 
 @pytest.fixture(scope="module")

@@ -71,6 +71,15 @@ def test_a_bucket_holds_each_batch_once(place: str) -> None:
     assert names == [file.path.rpartition("/")[2]]  # and no file of a refused batch
 
 
+def test_a_time_before_the_oldest_version_is_refused(place: str) -> None:
+    """A version can be chosen by a time at which the lake existed, as in a folder."""
+    lake = Lake(place, create=True)
+    lake.commit(batch(lake, 1))
+    assert offsets(Lake(place, version="2999-01-01T00:00:00Z")) == [1]
+    with pytest.raises(LakeRefused, match=r"has no version of 2001-01-01T00:00:00\+00:00: the oldest one is of 2"):
+        Lake(place, version="2001-01-01T00:00:00Z")
+
+
 def test_slots_go_into_a_bucket(place: str, tmp_path: Path) -> None:
     """A task and a commit write slots into the bucket, and a failure leaves no object."""
     folder = SlotFolder(tmp_path / "store")

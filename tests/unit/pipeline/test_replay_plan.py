@@ -11,6 +11,7 @@ from broker.amqp.content_header import decode_properties
 from broker.pipeline.jobs.replay import (
     STEP_ROWS,
     BadReplayState,
+    Branch,
     PlannedRows,
     ReplayState,
     Step,
@@ -21,25 +22,43 @@ from broker.pipeline.sink.publishing import digest, due_us
 from broker.pipeline.sink.rows import sequence_of
 from tests.unit.pipeline.encoded import properties
 
+ONE, TWO = ("store", "start", "/", "one"), ("store", None, "/", "two")
 
-def slot(seal: int, rows: int, first_s: int = 0) -> PlannedRows:
+
+def slot(seal: int, rows: int, first_s: int = 0, branch: Branch = ONE) -> PlannedRows:
     """Return a slot whose rows arrived within one second."""
-    return PlannedRows(seal, rows, first_s * 1_000_000, first_s * 1_000_000 + 999_999)
+    return PlannedRows(branch, seal, rows, first_s * 1_000_000, first_s * 1_000_000 + 999_999)
 
 
 def test_steps_are_runs_of_seals_up_to_so_many_rows() -> None:
     """Steps follow the order of seals; a larger slot is a step of its own."""
     half = STEP_ROWS // 2
     slots = [slot(9, half), slot(2, half), slot(3, half), slot(5, STEP_ROWS + 1), slot(11, 1)]
-    assert steps_of(slots) == [Step(2, 3, 2 * half), Step(5, 5, STEP_ROWS + 1), Step(9, 11, half + 1)]
+    assert steps_of(slots) == [
+        Step(2, 3, 2 * half, {ONE: 3}),
+        Step(5, 5, STEP_ROWS + 1, {ONE: 5}),
+        Step(9, 11, half + 1, {ONE: 11}),
+    ]
 
 
 def test_rows_of_snapshots_are_a_step_of_their_own_and_never_done() -> None:
     """Rows of snapshots have no seal, so their step is always repeated."""
     slots = [slot(0, 7), slot(1, 1), slot(2, 1)]
-    assert steps_of(slots) == [Step(0, 0, 7), Step(1, 2, 2)]
-    assert steps_of(slots, done=1) == [Step(0, 0, 7), Step(2, 2, 1)]
-    assert steps_of(slots, done=0) == [Step(0, 0, 7), Step(1, 2, 2)]
+    assert steps_of(slots) == [Step(0, 0, 7, {ONE: 0}), Step(1, 2, 2, {ONE: 2})]
+    assert steps_of(slots, done={ONE: 1}) == [Step(0, 0, 7, {ONE: 0}), Step(2, 2, 1, {ONE: 2})]
+    assert steps_of(slots, done={ONE: 0}) == [Step(0, 0, 7, {ONE: 0}), Step(1, 2, 2, {ONE: 2})]
+
+
+def test_each_tap_of_each_history_has_a_position_of_its_own() -> None:
+    """A slot with a lower seal than another history's is not done; slots with one seal are in one step."""
+    slots = [slot(0, 7), slot(0, 1, branch=TWO), slot(3, STEP_ROWS), slot(3, STEP_ROWS, branch=TWO), slot(1, 1)]
+    both = Step(3, 3, 2 * STEP_ROWS, {ONE: 3, TWO: 3})
+    assert steps_of(slots) == [Step(0, 0, 8, {ONE: 0, TWO: 0}), Step(1, 1, 1, {ONE: 1}), both]
+    assert steps_of(slots, done={ONE: 9, TWO: 2}) == [
+        Step(0, 0, 8, {ONE: 0, TWO: 0}),
+        Step(3, 3, STEP_ROWS, {TWO: 3}),
+    ]
+    assert len({step.batch for step in (*steps_of(slots), *steps_of(slots, done={ONE: 9}))}) == 4
 
 
 def test_a_slow_replay_has_short_steps() -> None:
@@ -55,12 +74,12 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
     path = tmp_path / "jobs" / "state.json"
     state = ReplayState(path, "same")
     state.resume()
-    assert state.done == -1
-    state.advance(Step(1, 4, 10))
-    state.advance(Step(0, 0, 3))
+    assert state.done == {}
+    state.advance(Step(1, 4, 10, {ONE: 4, TWO: 3}))
+    state.advance(Step(0, 0, 3, {ONE: 0}))
     again = ReplayState(path, "same")
     again.resume()
-    assert again.done == 4
+    assert again.done == {ONE: 4, TWO: 3}
     assert [found.name for found in path.parent.iterdir()] == ["state.json"]
 
 
@@ -70,7 +89,11 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
         ("{", "cannot be read"),
         ("[]", "not the state of a replay"),
         ('{"format": 9}', "another version"),
-        ('{"format": 1, "selection": "another"}', "replayed another selection"),
+        ('{"format": 1, "selection": "same", "done": 4}', "another version"),
+        ('{"format": 2, "selection": "another", "done": []}', "replayed another selection"),
+        ('{"format": 2, "selection": "same"}', "not the state of a replay"),
+        ('{"format": 2, "selection": "same", "done": 4}', "not the state of a replay"),
+        ('{"format": 2, "selection": "same", "done": [["store", "", "/", "one", [4]]]}', "not the state of a replay"),
     ],
 )
 def test_a_state_of_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:

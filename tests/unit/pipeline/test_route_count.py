@@ -95,3 +95,14 @@ def test_a_key_whose_messages_are_looked_at_one_by_one_is_ranked_by_all_of_them(
         some = places[first : first + 10]
         tally.add(some, np.full(len(some), 2))
     assert rows(tally)["nobody"] == {("/", "ex", "lost"): (100, 1), ("/", "ex", "m"): (2, 1)}
+
+
+def test_a_key_with_and_without_properties_is_ranked_by_all_of_its_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rows of a key are added up before it is ranked, also if they end one batch and begin the next."""
+    monkeypatch.setattr(route_count, "SHOWN_MAX", 2)
+    rest: list[route_count.Place] = [("/", "ex", "lost", properties({"CC": ["gone"], "n": n})) for n in range(3)]
+    plain: list[route_count.Place] = [("/", "ex", key, None) for key in ("k", "l", "m", "lost")]
+    tally = RouteTally((Matcher(read_text("ex,a.*,q1\n")),))
+    tally.add(plain, np.array([5, 4, 3, 2]))
+    tally.add(rest, np.array([2, 1, 1]))
+    assert rows(tally)["nobody"] == {("/", "ex", "lost"): (6, 1), ("/", "ex", "k"): (5, 1)}

@@ -252,9 +252,10 @@ def test_a_slot_that_goes_before_its_task_reads_it_is_named(tmp_path: Path) -> N
         ({"v": 1, "store": "00" * 16, "seal": 1}, "none of SlotMQ's"),
         ({"partition-0": 5}, "none of SlotMQ's"),
         ({"v": 2, "seal": "x"}, "none of SlotMQ's"),
+        (5, "none of SlotMQ's"),
     ],
 )
-def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, offset: dict[str, Any], said: str) -> None:
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path, offset: Any, said: str) -> None:
     """Another store, a later version and another source are refused with one line each."""
     with pytest.raises(SourceRefused) as refused:
         stream(folder_of(tmp_path, 1)).latestOffset(offset, LIMITED)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import resource
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from random import randbytes
 from typing import Any
 
 import pika
@@ -17,7 +20,9 @@ from pyspark.sql.types import StructType
 
 from broker.pipeline.faults import PublishFailed, SinkRefused
 from broker.pipeline.formats import Sink
-from broker.pipeline.sink.publishing import BadRecordLog, Tally
+from broker.pipeline.lake.place import Disk
+from broker.pipeline.sink.amqp_publisher import RefusedMessage
+from broker.pipeline.sink.publishing import UNWRITTEN_MAX, BadRecordFile, BadRecordLog, Tally
 from broker.pipeline.source.schema import ARROW_SCHEMA
 from broker.pipeline.spark.session import register
 from broker.testing import Broker
@@ -305,3 +310,42 @@ def test_equal_seals_of_other_stores_and_histories_are_other_messages(broker: Br
     for _ in range(2):
         assert written(broker, [batch_of(*rows)], producer="p" * 189).rows == len(rows)
     assert len(bodies(broker)) == len(rows)
+
+
+@contextmanager
+def file_size_limit(limit_bytes: int) -> Iterator[None]:
+    """Let no file of this process grow beyond a size, as if the disk were full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize(("limit_bytes", "rows"), [(0, 1), (1000, 1), (1000, UNWRITTEN_MAX)])
+def test_a_full_disk_leaves_no_file_of_refused_rows(tmp_path: Path, limit_bytes: int, rows: int) -> None:
+    """The file is closed and removed wherever the disk is full: at its first bytes, among its rows, or at its end."""
+    descriptors = len(list(Path("/dev/fd").iterdir()))
+    refused = RefusedMessage(("", "q", b"", randbytes(5000), None, (1, 1, 1)), 312, "NO_ROUTE")
+
+    def write() -> None:
+        with file_size_limit(limit_bytes), BadRecordFile(tmp_path) as file:
+            for _ in range(rows):
+                file.add(refused)
+
+    with pytest.raises(OSError, match="too large"):
+        write()
+    assert not list((tmp_path / "data").iterdir())
+    assert len(list(Path("/dev/fd").iterdir())) == descriptors
+
+
+def test_a_full_disk_leaves_no_unfinished_entry_or_state(tmp_path: Path) -> None:
+    """A file that is to get its name when it is complete is removed if it cannot be completed."""
+    for write in (
+        lambda: BadRecordLog(tmp_path).commit("run", 1, ["a.parquet"]),
+        lambda: Disk().write_whole(tmp_path / "_log" / "state.json", b"{}"),
+    ):
+        with pytest.raises(OSError, match="too large"), file_size_limit(0):
+            write()
+    assert not list((tmp_path / "_log").iterdir())

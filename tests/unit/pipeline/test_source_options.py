@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from broker.pipeline.faults import (
     LakeRefused,
     PipelineFault,
+    SinkRefused,
     SlotGap,
     SlotMissing,
     SourceRefused,
@@ -20,6 +21,7 @@ from broker.pipeline.formats import arrow_schema_of
 from broker.pipeline.lake.lake import Lake
 from broker.pipeline.lake.place import LakePlace
 from broker.pipeline.options import local_path
+from broker.pipeline.sink.rows import SinkOptions
 from broker.pipeline.source.catalog import open_catalog
 from broker.pipeline.source.options import SourceOptions, given_options
 from broker.pipeline.source.planner import BatchLimits, Condition
@@ -103,6 +105,13 @@ def test_what_cannot_be_understood_is_refused_in_one_line(given: dict[str, str],
         SourceOptions.read({"path": "data", **given})
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_only_listed_options_are_suggested() -> None:
+    """An option that Spark itself uses is accepted, and no typing error leads to it."""
+    SinkOptions.read({"url": "amqp://localhost", "checkpointLocation": "c"})
+    with pytest.raises(SinkRefused, match="there is no option 'checkpointLocaton'; the options are url, exchange,"):
+        SinkOptions.read({"url": "amqp://localhost", "checkpointLocaton": "c"})
 
 
 @pytest.mark.parametrize("given", [{}, {"path": "data", "url": "http://localhost"}])

@@ -179,6 +179,43 @@ def test_a_line_without_a_field_is_refused(line: dict[str, Any], missing: str) -
         view().fold(line)
 
 
+@pytest.mark.parametrize(
+    ("fact", "field", "value"),
+    [
+        (seal(3), "seal", "3"),
+        (seal(3), "bytes", 1.5),
+        (seal(3), "vhost", None),
+        (gap(1), "seal", [1]),
+        (gap(1), "number", {}),
+        (Released("/", "audit", 1, 1), "seal", "1"),
+        (Cursor("lake", "/", "audit", 1, 5), "name", ["lake"]),
+        (Cursor("lake", "/", "audit", 1, 5), "seal", True),
+    ],
+)
+def test_a_field_of_another_type_is_damage(fact: Any, field: str, value: Any) -> None:
+    """The error names the field, and the line changes nothing."""
+    found = view(seal(1), seal(2))
+    with pytest.raises(BadSealLine, match=f"its '{field}' is no (int|str)"):
+        found.fold({"k": fact.kind, **fact.to_json(), field: value})
+    assert (numbers(found.seals), found.last_seal, found.lines) == ([1, 2], 2, 3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"k": "cursor_removed", "name": "a", "vhost": "/", "tap": []},
+        {"k": "incarnation", "seal": "1", "incarnation": ""},
+        {"k": "incarnation", "seal": 1, "incarnation": 2},
+        {"k": "store", "format": 1, "store": 7},
+        {"k": "store", "format": 1, "store": STORE, "last_seal": "9"},
+    ],
+)
+def test_another_line_with_a_field_of_another_type_is_damage(line: dict[str, Any]) -> None:
+    """It raises the error of a damaged log."""
+    with pytest.raises(BadSealLine, match=r"its '.*' is no (int|str)"):
+        view().fold(line)
+
+
 def test_a_rewritten_log_adds_up_to_the_same() -> None:
     """After any history the live lines give the same view, and later lines change both views equally."""
     chance = random.Random(5)

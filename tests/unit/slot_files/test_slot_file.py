@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import mmap
 import struct
 from pathlib import Path
@@ -198,6 +199,15 @@ def test_a_later_format_is_named() -> None:
     block[8] = 2
     with pytest.raises(BadSlotFile, match="newer SlotMQ, format 2; this version reads up to 1"):
         open_slot(bytes(block))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "7", "{}", '{"store": 7}'])
+def test_a_description_of_another_form_is_damage(text: str) -> None:
+    """Text that is no JSON, no object, or lacks a field or has one of another type, is refused."""
+    fields = json.loads(SlotMeta(STORE, 3, "/", "audit", 7, FIRST).to_json())
+    whole = json.dumps({**fields, **json.loads(text)}) if "7}" in text else text
+    with pytest.raises(BadSlotFile, match="its meta cannot be read"):
+        SlotMeta.from_json(whole.encode())
 
 
 def test_a_large_file_is_checked_in_steps() -> None:
