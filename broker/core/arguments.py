@@ -115,7 +115,7 @@ def _typed(value: Any) -> Any:
         table = typed_table(value)
         return {"$F": table} if _octet_of(table) else table
     if isinstance(value, (list, tuple)):
-        return [_typed(item) for item in value]  # the depth was checked when the table was decoded
+        return [_typed(item) for item in value]  # depth: checked when the table was decoded
     if isinstance(value, bytearray):
         return {"$x": b64encode(value).decode()}
     if isinstance(value, bytes):
@@ -135,7 +135,7 @@ def _typed(value: Any) -> Any:
 
 def _read(value: Any) -> Any:
     if isinstance(value, list):
-        return [_read(item) for item in value]  # the caller has checked the depth
+        return [_read(item) for item in value]  # depth: checked by the caller
     if not isinstance(value, dict):
         return value
     if octet := _octet_of(value):

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Hashable
 from contextlib import aclosing
 from typing import Final
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary  # of locks
 
 from broker.event_log import get_logger
 from broker.manage.answers import PieceResponse, Response
