@@ -43,15 +43,16 @@ from broker.store.segment import (
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
+LARGE_BYTES: Final = 32 << 10  # of a body: a large run with such bodies bypasses the page cache
 BLOCK_BYTES: Final = 64 << 10  # of records that are joined: the processor's second-level cache still contains them
 SMALL_BYTES: Final = 16 << 10  # after a larger batch, zeros ahead take longer than the journal write that they save
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 
 
 class SegmentRun:
-    """The part of a batch in one segment: blocks of whole records, after the segment's header or a mark.
+    """The part of a batch in one segment: blocks of records, after the segment's header or a mark.
 
-    Shapes: a large body is a block of its own; ``large`` is set if there is one.
+    Shapes: a body may be a block of its own; ``large`` is set if one of LARGE_BYTES is.
     """
 
     def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
@@ -64,7 +65,8 @@ class SegmentRun:
 
     def add_body(self, body: bytes) -> None:
         self.blocks.append(body)
-        self.large = True
+        if len(body) >= LARGE_BYTES:
+            self.large = True
 
 
 class Batch:
@@ -224,8 +226,8 @@ class MessageLog(Segments):
         return position
 
     def append_body(self, front: bytes, body: bytes) -> int:
-        """Append a record whose second piece is a large body, which is not joined with other records unless grouped."""
-        return self._append_at_border(front, body, large=True)
+        """Append a record whose second piece is a body that is not copied, unless it is grouped."""
+        return self._append_at_border(front, body, apart=True)
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -301,9 +303,9 @@ class MessageLog(Segments):
         if self._sync:
             self.synced = batch.end
 
-    def _append_at_border(self, record: bytes, rest: bytes, *, large: bool = False) -> int:
-        """Append a record that begins a batch, ends a block or a segment, has a large body or belongs to a transaction,
-        and return its position.
+    def _append_at_border(self, record: bytes, rest: bytes, *, apart: bool = False) -> int:
+        """Append a record that begins a batch, ends a block or a segment, belongs to a transaction, or whose rest is a
+        block of its own, and return its position.
         """
         size_bytes = len(record) + len(rest)
         assert size_bytes <= RECORD_MAX_BYTES
@@ -312,7 +314,7 @@ class MessageLog(Segments):
         if not self._runs:
             self._begin_run()
         self._pieces.append(record)
-        if large:
+        if apart:
             self._end_block()
             self._runs[-1].add_body(rest)
         elif rest:

@@ -23,8 +23,7 @@ from broker.store.record import (
 from broker.store.segment import OFFSET_BITS
 
 ID_BYTES: Final = 8
-LARGE_BYTES: Final = 32 << 10  # a body of this size is not copied: the copy would take memory until it is written
-APART_BYTES: Final = 4 << 10  # a body of this size is copied only into its block: another copy costs more than a call
+UNCOPIED_BYTES: Final = 4 << 10  # a body of this size is not copied into its record: that costs more than another block
 _OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 pack_front: Final = FRONT.pack
 
@@ -73,15 +72,12 @@ class Recorder:
             self._targets = targets
             self._head = self._front + targets + self._block.to_bytes(ID_BYTES - 1, "big")
         body = message.body
-        if len(body) >= APART_BYTES:
+        if len(body) >= UNCOPIED_BYTES:
             begin = self._head + _OCTETS[message_id & 0xFF] + route + header
             size_bytes = len(begin) + len(body)
             checksum = self._checksum_of(body, self._checksum_of(begin))
             prefix = (size_bytes << 32 | checksum).to_bytes(PREFIX_BYTES, "big")
-            if len(body) >= LARGE_BYTES:
-                position = log.append_body(prefix + begin, body)
-            else:
-                position = log.append(prefix + begin, body)
+            position = log.append_body(prefix + begin, body)
         else:
             content = b"%b%b%b%b%b" % (self._head, _OCTETS[message_id & 0xFF], route, header, body)  # copies once
             size_bytes = len(content)
