@@ -51,7 +51,7 @@ class Cluster(SettingsSection):
             if parts.scheme not in SCHEMES or not value.startswith(f"{parts.scheme}://"):
                 raise ValueError(WANTED)
             if is_misread(parts):
-                raise ValueError(f"not a URL: {WANTED}, with / as %2F in the password")
+                raise ValueError(f"not a URL: {WANTED}, with / ? # @ in the password as %2F %3F %23 %40")
         return url
 
     @field_validator("node")
@@ -81,10 +81,12 @@ class Cluster(SettingsSection):
 
 
 def is_misread(parts: SplitResult) -> bool:
-    """Return whether the password seems to contain /, ? or #, after which nothing is read as the login or the host.
+    """Return whether the password seems to contain /, ?, # or @, so that the driver would read a part of it as a host.
 
-    Errors about such a URL would quote parts of the password.
+    Its errors would quote that part.
     """
+    if parts.netloc.count("@") > 1 or parts.fragment:
+        return True
     login, _, hosts = parts.netloc.rpartition("@")
-    is_cut = not login and "@" in parts.path
-    return is_cut or parts.fragment != "" or not all(SERVER.fullmatch(host) for host in hosts.split(","))
+    is_cut = not login and ":" in parts.netloc and "@" in parts.path
+    return is_cut or not all(SERVER.fullmatch(host) for host in hosts.split(","))

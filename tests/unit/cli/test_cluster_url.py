@@ -86,6 +86,7 @@ def test_file_that_cannot_be_used_is_one_line(tmp_path: Path, content: str | Non
         (["--cluster", "postgres://u:1?hush@h/d"], "--cluster: not a URL"),
         (["--cluster", "postgres://u:1#hush@h/d"], "--cluster: not a URL"),
         (["--cluster", "postgres://u:hush@h:port/d"], "--cluster: not a URL"),
+        (["--cluster", "postgres://u:p@hush@h:5432/d"], "--cluster: not a URL"),
         (["--cluster", URL], "cluster: node is missing"),
         (["--node", "a"], "cluster: node is set and neither url nor url_file is"),
         (["--cluster", URL, "--cluster-file", "f", "--node", "a"], "cluster: only one of url and url_file can be set"),
@@ -108,7 +109,8 @@ def test_flags_that_cannot_be_used_are_one_line(words: list[str], line: str) -> 
     "url",
     [
         "postgres://u:p%2F@a:1,b:2/d?sslmode=require",
-        "postgresql://u:p@ss@[::1]:5432/d",
+        "postgresql://u:p%40ss@[::1]:5432/d",
+        "postgresql:///d@e?host=/run",
         "postgresql:///d?host=/run&user=me@site",
         "postgresql://%2Frun:5432/d%40e",
         "postgresql://u@h/d@e",
