@@ -87,6 +87,11 @@ class GatedFile(File):
         self._files.enter("write", self.path)
         super().write_at(offset, block)
 
+    def write_blocks_at(self, offset: int, blocks: list[bytes]) -> int:
+        """Write blocks, at one gate."""
+        self._files.enter("write", self.path)
+        return super().write_blocks_at(offset, blocks)
+
     def sync(self) -> None:
         """Sync."""
         self._files.enter("sync", self.path)

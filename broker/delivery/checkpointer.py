@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 SLICE: Final = 150  # slots per turn of the loop, about 0.4 ms; a level counts as a slot
 CHANGES_AT_ONCE: Final = 500  # topology changes that a thread encodes in less than a millisecond
 TOGETHER: Final = 3  # slots that are captured in one step, among them the one that grows
-PASSES_MAX: Final = 10  # over a level, each for the slots that were sealed during the one before
+PASSES_MAX: Final = 20  # over a level, each for the slots that were sealed during the one before
+SLICE_MAX: Final = 400 * SLICE  # for slots of a message each; others need at most a tenth of it
 WRITE_COST: Final = 20  # a write to a queue log counts as this many slots
 ENTRIES_PER_SLOT: Final = 20  # this many entries of a write count as one slot
 # A checkpoint is due when replaying the log takes longer than writing a checkpoint. The larger of these limits applies.
@@ -63,6 +64,7 @@ class Checkpointer:
         self._shorten = shorten
         self._position = store.log.position
         self._slots = 0  # in the last checkpoint
+        self._slice = SLICE
         self._left = 0  # of the current slice
         self._busy = asyncio.Lock()
         self.count = 0
@@ -101,7 +103,7 @@ class Checkpointer:
         """Return the vhost's state. Queues are captured one after another: recovery replays the log after the position.
 
         Cost: about 2 us for each slot, and the entries of messages published since the last checkpoint; in slices of
-            less than half a millisecond, between which the loop turns.
+            about half a millisecond, between which the loop turns.
         """
         store, vhost = self._store, self._vhost
         topology = TopologySnapshot(vhost, at_once=False)
@@ -109,7 +111,7 @@ class Checkpointer:
             for level in _durable_levels(topology):
                 level.log_settlements()  # the log ends at a clean checkpoint
         checkpoint = Checkpoint(store.log.position, clean, _interruptible(topology), [], vhost.queues.next_number)
-        self._left = SLICE
+        self._left = self._slice = SLICE
         for _ in topology.copy_bindings():
             await self._turn(1)
         for level in _durable_levels(topology):
@@ -123,7 +125,7 @@ class Checkpointer:
         if self._left <= 0:
             self._shorten()
             await asyncio.sleep(0)
-            self._left = SLICE
+            self._left = self._slice
         self._left -= cost
 
     async def _state(self, level: Level) -> QueueState | None:
@@ -134,20 +136,23 @@ class Checkpointer:
         """
         manager = level.manager
         states: list[SlotState] = []
-        slots, end = list(manager.slots.values()), 0
+        slots = list(manager.slots.values())
+        self._slice = SLICE
         for _ in range(PASSES_MAX):
+            count = len(slots)
             for slot in slots[:-1]:  # the last one grows
                 await self._turn(0)
                 if slot.tenure is not Tenure.DELETED:
                     states.append(self._slot_state(level, slot))
-            end = slots[-1].first if slots else end  # a deleted level has none
-            slots = _slots_from(level, end)
+            await self._turn(0)
+            slots = _slots_from(level, slots[-1].first)
             if len(slots) <= TOGETHER:
                 break
-        await self._turn(0)
+            # So the next pass has half as many slots, however fast publishers seal them.
+            self._slice = min(max(SLICE, 2 * self._slice * len(slots) // count), SLICE_MAX)
         if level.deleted:
             return None
-        states.extend([self._slot_state(level, slot) for slot in _slots_from(level, end) if slot.length])
+        states.extend([self._slot_state(level, slot) for slot in slots if slot.length])
         self._left -= 1
         return QueueState(level.number, manager.next_id, states)
 

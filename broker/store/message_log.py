@@ -43,7 +43,8 @@ from broker.store.segment import (
 
 SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record of a segment may cross its end
 RECORD_MAX_BYTES: Final = 1 << 31
-LARGE_BYTES: Final = 32 << 10  # of a body: a large run with such bodies bypasses the page cache
+APART_BYTES: Final = 4 << 10  # a piece of this size is a block of its own: that costs less than to copy it
+LARGE_BYTES: Final = 32 << 10  # with a piece of this size, a large run bypasses the page cache
 BLOCK_BYTES: Final = 64 << 10  # of records that are joined: the processor's second-level cache still contains them
 SMALL_BYTES: Final = 16 << 10  # after a larger batch, zeros ahead take longer than the journal write that they save
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
@@ -52,7 +53,7 @@ pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 class SegmentRun:
     """The part of a batch in one segment: blocks of records, after the segment's header or a mark.
 
-    Shapes: a body may be a block of its own; ``large`` is set if one of LARGE_BYTES is.
+    Shapes: a block is a part of a record, or some records and parts; ``large`` is set if one has LARGE_BYTES.
     """
 
     def __init__(self, segment: int, offset: int, previous_end: int, token: bytes) -> None:
@@ -63,9 +64,9 @@ class SegmentRun:
         self.blocks: list[bytes] = []
         self.large = False
 
-    def add_body(self, body: bytes) -> None:
-        self.blocks.append(body)
-        if len(body) >= LARGE_BYTES:
+    def add(self, block: bytes) -> None:
+        self.blocks.append(block)
+        if len(block) >= LARGE_BYTES:
             self.large = True
 
 
@@ -225,9 +226,9 @@ class MessageLog(Segments):
         self.position = after
         return position
 
-    def append_body(self, front: bytes, body: bytes) -> int:
-        """Append a record whose second piece is a body that is not copied, unless it is grouped."""
-        return self._append_at_border(front, body, apart=True)
+    def append_apart(self, front: bytes, rest: bytes) -> int:
+        """Append a record whose second piece has APART_BYTES, and is not copied unless it is grouped."""
+        return self._append_at_border(front, rest)
 
     @contextmanager
     def group(self) -> Iterator[None]:
@@ -285,7 +286,8 @@ class MessageLog(Segments):
                 mark = encode_mark(self.synced, run.token, run.segment << OFFSET_BITS | run.offset)
             else:
                 mark = encode_header(SegmentHeader(run.segment, run.previous_end, self.synced, run.token))
-            (run.blocks or self._pieces).insert(0, mark)
+            blocks = run.blocks if run.blocks or run is not runs[-1] else self._pieces
+            blocks.insert(0, mark)
         if self._pieces:
             runs[-1].blocks.append(b"".join(self._pieces))
             self._pieces.clear()
@@ -303,9 +305,9 @@ class MessageLog(Segments):
         if self._sync:
             self.synced = batch.end
 
-    def _append_at_border(self, record: bytes, rest: bytes, *, apart: bool = False) -> int:
-        """Append a record that begins a batch, ends a block or a segment, belongs to a transaction, or whose rest is a
-        block of its own, and return its position.
+    def _append_at_border(self, record: bytes, rest: bytes) -> int:
+        """Append a record that begins a batch, ends a block or segment, has a large piece or belongs to a transaction,
+        and return its position.
         """
         size_bytes = len(record) + len(rest)
         assert size_bytes <= RECORD_MAX_BYTES
@@ -313,17 +315,31 @@ class MessageLog(Segments):
             return self._append_inner(record + rest, self._group)
         if not self._runs:
             self._begin_run()
-        self._pieces.append(record)
-        if apart:
-            self._end_block()
-            self._runs[-1].add_body(rest)
-        elif rest:
-            self._pieces.append(rest)
+        if size_bytes >= APART_BYTES:
+            self._add([record, rest])
+        else:
+            self._pieces.append(record)
+            if rest:
+                self._pieces.append(rest)
         position = self.position
         self.position += size_bytes
         if self.position >= self._fence:
             self._pass_border()
         return position
+
+    def _add(self, pieces: list[bytes]) -> None:
+        """Add pieces: large ones as blocks of their own, and blocks of BLOCK_BYTES that join the others."""
+        joined_bytes = 0
+        for piece in pieces:
+            if len(piece) >= APART_BYTES:
+                self._end_block()
+                self._runs[-1].add(piece)
+                continue
+            self._pieces.append(piece)
+            joined_bytes += len(piece)
+            if joined_bytes >= BLOCK_BYTES:
+                self._end_block()
+                joined_bytes = 0
 
     def _pass_border(self) -> None:
         """End the segment if it is full, otherwise the block."""
@@ -334,10 +350,7 @@ class MessageLog(Segments):
             self._fence = min(self.position + BLOCK_BYTES, self._full)
 
     def _end_block(self) -> None:
-        """Join the pieces into the next block of the run.
-
-        If the writing thread joined them, it would hold Python's lock and read from another processor's cache.
-        """
+        """Join the pieces into the next block of the run, while they are in this processor's cache."""
         if self._pieces:
             self._runs[-1].blocks.append(b"".join(self._pieces))
             self._pieces.clear()
@@ -360,8 +373,7 @@ class MessageLog(Segments):
         if not self._runs:
             return
         if records:
-            self._pieces.append(encode_transaction_head(self.synced, records))
-            self._pieces.extend(records)
+            self._add([encode_transaction_head(self.synced, records), *records])
         self._pass_border()
 
     def _roll(self) -> None:

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from broker.slots.redeliveries import ReturnRun
 from broker.slots.slot import Slot
-from broker.store.message_log import MessageLog
+from broker.store.message_log import APART_BYTES, MessageLog
 from broker.store.record import (
     FRONT,
     MESSAGE,
@@ -23,7 +23,6 @@ from broker.store.record import (
 from broker.store.segment import OFFSET_BITS
 
 ID_BYTES: Final = 8
-UNCOPIED_BYTES: Final = 4 << 10  # a body of this size is not copied into its record: that costs more than another block
 _OCTETS: Final = [bytes((octet,)) for octet in range(256)]
 pack_front: Final = FRONT.pack
 
@@ -52,7 +51,7 @@ class Recorder:
 
         Shapes: targets is `TARGET.pack(stream number, message id)` of each stream, joined, without the last message
             id, which is `message_id`.
-        Cost: two copies of the message's bytes, one of a body of APART_BYTES, none of a large body; and a checksum. The
+        Cost: two copies of the message's bytes, none of a body of APART_BYTES outside transactions; and a checksum. The
             bytes before the last octet of the id are built once for neighbours of a stream that share their timestamp
             and lengths.
         """
@@ -72,12 +71,12 @@ class Recorder:
             self._targets = targets
             self._head = self._front + targets + self._block.to_bytes(ID_BYTES - 1, "big")
         body = message.body
-        if len(body) >= UNCOPIED_BYTES:
+        if len(body) >= APART_BYTES:
             begin = self._head + _OCTETS[message_id & 0xFF] + route + header
             size_bytes = len(begin) + len(body)
             checksum = self._checksum_of(body, self._checksum_of(begin))
             prefix = (size_bytes << 32 | checksum).to_bytes(PREFIX_BYTES, "big")
-            position = log.append_body(prefix + begin, body)
+            position = log.append_apart(prefix + begin, body)
         else:
             content = b"%b%b%b%b%b" % (self._head, _OCTETS[message_id & 0xFF], route, header, body)  # copies once
             size_bytes = len(content)

@@ -182,7 +182,7 @@ class StoreModel:
         targets = b"".join([TARGET.pack(queue.number, message_id) for queue, message_id in accepted])
         record = encode_message(log.synced, 1, PERSISTENT, self.random.choice(ROUTES), b"header", body, targets)
         large = len(body) > 700  # the broker's limit is another; the log accepts both forms for any size
-        position = log.append_body(record[: -len(body)], body) if large else log.append(record)
+        position = log.append_apart(record[: -len(body)], body) if large else log.append(record)
         assert position >> 32 == segment
         for queue, message_id in accepted:
             queue.messages[message_id] = ModelMessage(body, position, len(record), log.position)

@@ -119,6 +119,31 @@ async def test_slots_sealed_during_a_checkpoint_are_captured_in_slices_too(
         assert queue_of(broker, "q").ready == 121
 
 
+async def test_a_checkpoint_ends_while_publishers_seal_more_slots_than_a_slice_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its slices grow until each pass is shorter than the one before."""
+    monkeypatch.setattr(checkpointer, "SLICE", 20)  # one slot
+    async with mortal_broker(tmp_path, SLOTS, crash=True) as broker:
+        engine = broker.engines["/"]
+        queue = engine.vhost.queues.declare("q", durable=True)
+        pauses = 0
+
+        def publish_some() -> None:
+            nonlocal pauses
+            pauses += 1
+            for _ in range(10 if pauses < 300 else 0):
+                message = Message(Envelope("", "q"), PERSISTENT, b"body", 1, facts_of(PERSISTENT), broker.turn.now_ms)
+                engine.vhost.poster.post(message, [queue])
+
+        publish_some()
+        engine.checkpointer._shorten = publish_some
+        await engine.checkpointer.take()
+        assert pauses < 300
+    async with mortal_broker(tmp_path, SLOTS) as broker:
+        assert queue_of(broker, "q").ready == 10 * pauses
+
+
 async def test_a_message_on_its_way_into_very_many_queues_survives_a_checkpoint(tmp_path: Path) -> None:
     """Its record lies before the checkpoint, which therefore waits until the message has entered all of its queues."""
     async with mortal_broker(tmp_path, {}, crash=True) as broker:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from broker.store import direct_writer
+from broker.store import direct_writer, message_log
 from broker.store.damage import StoreFailed
 from broker.store.memory_files import MemoryFile
 from broker.store.message_log import MessageLog
@@ -79,6 +79,8 @@ def test_confirmed_is_there_after_any_loss(fifty: int) -> None:
 @pytest.mark.interpreted("constants of compiled modules")
 def test_a_batch_past_the_page_cache_survives_any_loss(monkeypatch: pytest.MonkeyPatch) -> None:
     """Direct writes and the pages at their ends reach the disk in any order, and confirmed data is recovered."""
+    monkeypatch.setattr(message_log, "APART_BYTES", 700)
+    monkeypatch.setattr(message_log, "LARGE_BYTES", 0)
     monkeypatch.setattr(direct_writer, "DIRECT_MIN_BYTES", 0)
     monkeypatch.setattr(direct_writer, "PAGE_BYTES", SECTOR_BYTES)
     monkeypatch.setattr(direct_writer, "BUFFER_BYTES", 3 * SECTOR_BYTES)
@@ -161,7 +163,7 @@ def test_a_transaction_in_pieces_is_noticed(monkeypatch: pytest.MonkeyPatch) -> 
             return "recovered in part" in str(error)
         return False
 
-    assert any(fails(seed) for seed in range(60))
+    assert any(fails(seed) for seed in range(200))
 
 
 @pytest.mark.fault

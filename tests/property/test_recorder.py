@@ -7,8 +7,8 @@ from typing import Any, Final
 from hypothesis import given
 from hypothesis import strategies as st
 
+from broker.store.message_log import APART_BYTES
 from broker.store.record import PERSISTENT, TARGET, Recorded, encode_message, encode_route
-from broker.store.recorder import LARGE_BYTES
 from tests.unit.store.room import Room
 
 FIELDS: Final[dict[str, list[Any]]] = {
@@ -16,7 +16,7 @@ FIELDS: Final[dict[str, list[Any]]] = {
     "flags": [0, PERSISTENT],
     "route": [encode_route("topic", key) for key in ("a.b", "c.d", "a.longer.key")],
     "header": [b"head", b"tail", b"a longer header"],
-    "body": [b"body", b"", bytes(LARGE_BYTES)],
+    "body": [b"body", b"", bytes(APART_BYTES)],
     "targets": [TARGET.pack(1, 0)[:-8], TARGET.pack(2, 0)[:-8], TARGET.pack(1, 7) + TARGET.pack(2, 0)[:-8]],
     "message_id": [1, 255, 256, 1 << 16],
     "synced": [False, True],  # whether the log is synced before the record

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
 
 from broker.store.memory_files import MemoryFiles
-from broker.store.message_log import SMALL_BYTES, MessageLog
-from broker.store.record import MARK_BYTES, encode_settled, is_whole
+from broker.store.message_log import APART_BYTES, LARGE_BYTES, SMALL_BYTES, MessageLog
+from broker.store.record import HEAD_BYTES, MARK_BYTES, PREFIX_BYTES, TARGET, encode_message, encode_settled, is_whole
 from broker.store.segment import AHEAD_MAX_BYTES, HEADER_BYTES, decode_header, segment_path
 
 FOLDER = Path("/log")
@@ -47,6 +49,45 @@ def test_a_record_is_read_where_it_was_appended(log: MessageLog) -> None:
     assert all(log.read_span(position, len(RECORD)) == RECORD for position in positions)
     assert not is_whole(log.read_span(positions[0] + 1, len(RECORD)))
     assert f"segment 1, offset {positions[0] & 0xFFFFFFFF}: why" in str(log.corrupt(positions[0], "why"))
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_records_of_any_size_are_where_they_were_appended(sync: bool) -> None:
+    """Pieces of any size, alone or in transactions, follow each other without a gap, whatever blocks join them."""
+    random = Random(1)
+    files = MemoryFiles()
+    log = new_log(files, segment_bytes=3 << 20, sync=sync)
+    expected: dict[int, bytes] = {}
+
+    def append(body_bytes: int) -> None:
+        body = random.randbytes(body_bytes)
+        record = encode_message(0, 1, 0, b"\x00\x00", b"header", body, TARGET.pack(1, len(expected)))
+        if body_bytes >= APART_BYTES:
+            position = log.append_apart(record[:-body_bytes], body)
+        else:
+            position = log.append(record[:PREFIX_BYTES], record[PREFIX_BYTES:])
+        expected[position] = record
+
+    for _ in range(300):
+        sizes = [random.choice([0, 50, 1000, APART_BYTES, LARGE_BYTES, 100_000]) for _ in range(random.randint(1, 9))]
+        with log.group() if random.random() < 0.3 else nullcontext():
+            for size in sizes:
+                append(size)
+        if random.random() < 0.1:
+            commit(log)
+    commit(log)
+    for position, record in expected.items():
+        found = log.read_span(position, len(record))
+        assert is_whole(found)
+        assert found[HEAD_BYTES:] == record[HEAD_BYTES:]
+    for number in log.segments:
+        content = files.read(log.path(number))
+        at = HEADER_BYTES
+        while at < log.segments[number]:
+            size = PREFIX_BYTES + int.from_bytes(content[at : at + 4], "big")
+            assert is_whole(content[at : at + size])
+            at += size
+        assert at == log.segments[number]
 
 
 def test_position_names_the_segment_of_the_next_record() -> None:

@@ -13,12 +13,11 @@ from broker.store.compaction import RECORD_MIN_BYTES, SlotReference, plan_reloca
 from broker.store.damage import CorruptRecord
 from broker.store.files import File
 from broker.store.memory_files import MemoryFile, MemoryFiles
-from broker.store.message_log import MessageLog
+from broker.store.message_log import APART_BYTES, MessageLog
 from broker.store.queue_entry import Entries
 from broker.store.queue_log import CHUNK_IDS
 from broker.store.reading import COPY_MAX_BYTES
 from broker.store.record import HEAD_BYTES, PERSISTENT, TARGET, Recorded, encode_message, encode_moved, encode_settled
-from broker.store.recorder import UNCOPIED_BYTES
 from broker.store.segment import segment_path
 from broker.store.stored_slots import CACHED_MAX_BYTES
 from tests.stored_record import StoredMessages, read_slot
@@ -68,7 +67,7 @@ def test_a_large_body_is_recorded_as_it_is(segment_bytes: int, monkeypatch: pyte
     wrote = MemoryFile.write_at
     monkeypatch.setattr(MemoryFile, "write_at", write_at)
     messages: list[Recorded] = []
-    for size in (UNCOPIED_BYTES - 1, UNCOPIED_BYTES, 200_000, 1):
+    for size in (APART_BYTES - 1, APART_BYTES, 200_000, 1):
         message = Recorded()
         message.timestamp_ms, message.header, message.body = 1, b"%d" % size, b"b" * size
         messages.append(message)
