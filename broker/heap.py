@@ -69,9 +69,9 @@ class Heap:
 
     malloc_trim would hold glibc's lock until it has returned everything: 60 ms for 300 MB. So the free blocks are
     allocated first, and their pages are returned in slices, between which the loop serves clients. malloc_trim then
-    returns the pages of smaller chunks, if there are few. After a load, the broker first frees data that it can compute
-    again, because a few small objects can keep much memory: Python returns an arena of 1 MiB only when it is empty.
-    Code that ran during the load is then unmapped again.
+    returns the pages of smaller chunks, if there are few. Once idle after a load, the broker first frees data that it
+    can compute again, because a few small objects can keep much memory: Python returns an arena of 1 MiB only when it
+    is empty. Code that ran during the load is then unmapped again.
     Cost: 20 µs if nothing is free; 0.2 ms per MB.
     Invariant: only the loop's thread allocates blocks; each is freed once.
     """
@@ -196,7 +196,7 @@ def _clean_files(smaps: Iterable[str]) -> Iterator[tuple[int, int]]:
     for line in smaps:
         words = line.split()
         if not words[0].endswith(":"):
-            is_clean = words[1][1] == "-" and words[4] != "0"  # an inode
+            is_clean = words[1][1] == "-" and words[4] != "0"  # read-only, of a file
             address, end = (int(word, 16) for word in words[0].split("-")) if is_clean else (0, 0)
         elif end and words[:2] == ["Anonymous:", "0"]:
             yield address, end - address

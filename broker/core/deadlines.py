@@ -11,7 +11,7 @@ NEVER: Final = 1 << 61  # later than any moment; compiled code compares integers
 
 
 class Clock:
-    """The broker's clock, in milliseconds. The time of day is ``now_ms`` minus ``ahead_ms``. This is a class, not a
+    """The broker's clock, in milliseconds. Wall-clock time is ``now_ms`` minus ``ahead_ms``. This is a class, not a
     protocol, because compiled code reads an attribute of a class without a lookup by name.
     """
 

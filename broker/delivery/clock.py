@@ -2,7 +2,7 @@
 
 Expiry and delays rely on it. When the system clock is set, this clock does not follow, and differs from then on. The
 data folder keeps the difference (`clock_watch`), and the next start resumes with it, so that timestamps keep their true
-age. The time of day is the reading of this clock minus the difference.
+age. Wall-clock time is the reading of this clock minus the difference.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class SteadyClock:
     """A clock in seconds since 1970 that never goes back, except in `resume`."""
 
     def __init__(self, system_s: Callable[[], float] = time.time, elapsed_s: Callable[[], float] = ELAPSED) -> None:
-        """`system_s` returns the time of day; `elapsed_s` counts seconds and is never set."""
+        """`system_s` returns the wall-clock time; `elapsed_s` counts seconds and is never set."""
         self._system_s = system_s
         self._elapsed_s = elapsed_s
         self._offset_s = system_s() - elapsed_s()

@@ -29,7 +29,8 @@ class Auth(SettingsSection):
     with an empty password cannot log in."""
     default_user: str = text("guest", most=255)
     """The administrator that the broker creates in a data folder without users; commands can change or delete it later.
-    If `users` is set, it is created only if it is named here. RABBITMQ_DEFAULT_USER works too."""
+    If `users` is set, it is created only if default_user or default_pass is set, too. RABBITMQ_DEFAULT_USER works as
+    well."""
     default_pass: SecretStr = SecretStr("guest")
     """The first user's password. RABBITMQ_DEFAULT_PASS works too."""
     default_vhost: str = text("/", least=1, most=255)
@@ -131,13 +132,13 @@ class Http(HttpPort):
     """The HTTP API: RabbitMQ's management API and the web page, slots for remote readers, /healthz and /readyz."""
 
     enabled: Literal["auto"] | bool = "auto"
-    """Whether the HTTP API runs. With auto, it runs if slotmq[manage] is installed and the port is free; otherwise the
-    broker logs a warning. With true, the broker does not start without it."""
+    """Whether the HTTP API runs. With auto, it runs if slotmq[manage] is installed and the port is free. With true, or
+    if host, port or tls is set, the broker does not start without it."""
     port: int = number(15672, 0, 65535, "", "RabbitMQ management")
     """The port; 0 takes a free port, which the ready line names."""
     hosts: tuple[str, ...] = setting((), reload=AT_ONCE)
-    """Names under which browsers on this machine reach the API, besides localhost and the name of the machine. Other
-    names are refused there, because a foreign page could use them."""
+    """Names under which browsers on this machine reach the API, besides localhost and the name of the machine. Requests
+    from this machine under other names are refused, because a page of another site could have made them."""
     header_max_bytes: Size = number(16 * KiB, KiB, MiB, "bytes", reload=NEXT_CONNECTION)
     """The longest request line with its headers."""
     body_max_bytes: Size = number(

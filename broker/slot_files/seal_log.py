@@ -78,7 +78,7 @@ class Seal(_QueueFact):
     """One sealed slot file.
 
     Shapes: as `SlotMeta`.
-    Units: `bytes` is the file's length, `crc` its checksum. The timestamps are times of day. The broker's clock was
+    Units: `bytes` is the file's length, `crc` its checksum. The timestamps are wall-clock times. The broker's clock was
         `ahead_ms` ahead of them; ages are measured with that clock, because the system clock may be corrected.
     Invariant: no two slot files of a store share both seal and `incarnation`, even after a backup was restored.
     """

@@ -275,7 +275,7 @@ class LagTable:
         self._bytes = [0, *accumulate(seal.bytes for seal in seals)]
 
     def behind(self, seal: int, now_ms: int) -> Lag:
-        """Return the lag of a reader that has passed a seal. Units: `now_ms` is the time of day."""
+        """Return the lag of a reader that has passed a seal. Units: `now_ms` is the wall-clock time."""
         passed = bisect_right(self._numbers, seal)
         return {
             "lag_slots": len(self._seals) - passed,

@@ -91,7 +91,7 @@ def copy_pieces(
     """Write the messages of the pieces into one slot file, up to about `bytes_max`. *Blocking.*
 
     Return the complete file, or None if no message could be read, and the id at which to continue with the next file.
-    `begin` creates a file for a first message id. Rows contain the time of day, the broker's clock less `ahead_ms`.
+    `begin` creates a file for a first message id. Rows contain wall-clock time, the broker's clock less `ahead_ms`.
     Raises: CorruptRecord, StoreFailed; the file is abandoned.
     """
     file = begin(pieces[0].slot.first + pieces[0].indexes[0])

@@ -26,7 +26,7 @@ def tap_rows(vhost: Vhost, view: SealView, now_ms: int) -> Iterator[Row]:
 
     Shapes: `waiting` is the number of messages that are not in a slot file yet, `messages` that of the messages in slot
         files, and `slots` the number of slot files. Cursors have the fields of `Lag`.
-    Units: `now_ms` is the time of day.
+    Units: `now_ms` is the wall-clock time.
     Cost: O(slot files), plus O(cursors of the broker) for each tap.
     """
     seals: dict[str, list[Seal]] = {queue.tap: [] for queue in vhost.queues.taps.values()}

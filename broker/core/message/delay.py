@@ -54,7 +54,7 @@ def due_headers(text: str) -> tuple[DueHeader, ...]:
 def moment_of(headers: Sequence[DueHeader], header: bytes, from_ms: int, ahead_ms: int) -> int | None:
     """Return the moment in the first of the due headers that a message has, or None if it has none.
 
-    Units: ms on the broker's clock, which is `ahead_ms` ahead of the time of day. A countdown begins at `from_ms`.
+    Units: ms on the broker's clock, which is `ahead_ms` ahead of wall-clock time. A countdown begins at `from_ms`.
     Raises: Unreadable.
     """
     values = read_headers(header, *[one.name for one in headers])

@@ -81,10 +81,10 @@ class ChannelConfirms:
     ) -> None:
         """Count the publishes of a run from index `start` up to `stop`, and request their confirms. HOT.
 
-        Shapes: headers and bodies as in a PublishRun. Among the routed messages, `targets[n]` is the PublishEntry of
-            those from index `stops[n - 1]`, or 0, up to `stops[n]`. The confirms of the first `logged` publishes have
-            to wait for the disk.
-        Cost: one step for each entry, and one length per message unless the first and the last share a header.
+        Shapes: headers and bodies as in a PublishRun. `targets[n]` is the PublishEntry of the routed messages with
+            indexes from `stops[n - 1]` (0 for the first entry) up to `stops[n]`. The confirms of the first `logged`
+            publishes have to wait for the disk.
+        Cost: one step for each entry, and one `len` per message unless the first and the last share a header.
         """
         if start == stop:
             return
