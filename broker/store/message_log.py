@@ -45,7 +45,7 @@ SEGMENT_MAX_BYTES: Final = 1 << 31  # an offset has 32 bits, and the last record
 RECORD_MAX_BYTES: Final = 1 << 31
 APART_BYTES: Final = 4 << 10  # a piece of this size is a block of its own: that costs less than to copy it
 LARGE_BYTES: Final = 32 << 10  # with a piece of this size, a large run bypasses the page cache
-BLOCK_BYTES: Final = 64 << 10  # of records that are joined: the processor's second-level cache still contains them
+BLOCK_BYTES: Final = 128 << 10  # of records that are joined: the processor's second-level cache still contains them
 SMALL_BYTES: Final = 16 << 10  # after a larger batch, zeros ahead take longer than the journal write that they save
 pack_mark: Final = Struct(FRONT.format + MARK_TAIL.format[1:]).pack
 
