@@ -205,7 +205,7 @@ def steps_of(
     limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
     steps: list[Step] = []
     began_us = 0
-    for slot in sorted(slots, key=lambda slot: slot.seal):
+    for slot in sorted(slots, key=lambda slot: (slot.seal, repr(slot.branch))):  # Spark returns them in any order
         if 0 < slot.seal <= done.get(slot.branch, 0):
             continue
         if steps:

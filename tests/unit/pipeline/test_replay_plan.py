@@ -61,6 +61,12 @@ def test_each_tap_of_each_history_has_a_position_of_its_own() -> None:
     assert len({step.batch for step in (*steps_of(slots), *steps_of(slots, done={ONE: 9}))}) == 4
 
 
+def test_steps_do_not_depend_on_the_order_of_slots() -> None:
+    """Another run must number its steps alike, so slots of one seal have an order of their own."""
+    slots = [slot(1, 10), slot(2, STEP_ROWS), slot(2, 5, branch=TWO), slot(3, 1), slot(3, 1, branch=TWO)]
+    assert steps_of(slots) == steps_of(slots[::-1]) == steps_of(sorted(slots, key=lambda one: one.rows))
+
+
 def test_a_slow_replay_has_short_steps() -> None:
     """A step lasts about ten seconds, by the rate or by the times of the slots."""
     assert [step.rows for step in steps_of([slot(seal, 40) for seal in range(1, 7)], rate=10)] == [80, 80, 80]
