@@ -77,7 +77,7 @@ class StreamOffset:
                 int(found.get("gaps", 0)),
                 str(found["incarnation"]),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):  # int(Infinity), which Python reads from JSON
             raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {found!r}") from None
 
     def check(self, view: SealView, address: str) -> None:

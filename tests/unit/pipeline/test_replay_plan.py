@@ -99,7 +99,22 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
         ('{"format": 2, "selection": "another", "done": []}', "replayed another selection"),
         ('{"format": 2, "selection": "same"}', "not the state of a replay"),
         ('{"format": 2, "selection": "same", "done": 4}', "not the state of a replay"),
-        ('{"format": 2, "selection": "same", "done": [["store", "", "/", "one", [4]]]}', "not the state of a replay"),
+        *(
+            (f'{{"format": 2, "selection": "same", "done": {done}}}', "not the state of a replay")
+            for done in (
+                "{}",
+                '["abcd5"]',
+                '[["store", "", "/", 4]]',
+                '[["store", "", "/", "one", "two", 4]]',
+                '[["store", "", "/", 1, 4]]',
+                '[["store", "", "/", ["one"], 4]]',
+                '[["store", "", "/", "one", [4]]]',
+                '[["store", "", "/", "one", "4"]]',
+                '[["store", "", "/", "one", 4.5]]',
+                '[["store", "", "/", "one", true]]',
+                '[["store", "", "/", "one", Infinity]]',
+            )
+        ),
     ],
 )
 def test_a_state_of_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:
