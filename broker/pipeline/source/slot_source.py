@@ -91,7 +91,9 @@ def gap_text(gaps: Sequence[Gap]) -> str:
 def refuse_gaps(gaps: Sequence[Gap], where: str) -> None:
     """Raise SlotGap if there are gaps. Shapes: `where` describes the reader."""
     if gaps:
-        raise SlotGap(f"messages are lost: {gap_text(gaps)}; {where}; failOnGap=false continues without them")
+        raise SlotGap(
+            f"messages are lost: {gap_text(gaps)}; {where}; failOnGap=false or --allow-gap continues without them"
+        )
 
 
 class SlotSource:
