@@ -60,7 +60,7 @@ def is_locked(folder: str) -> bool:
     try:
         with open("/proc/locks") as stream:  # noqa: PTH123 - importing pathlib takes longer than a health check
             locks = stream.read()
-        files = [os.stat(path) for path in (folder, f"{folder}/lock")]  # noqa: PTH116
+        files = [os.stat(path) for path in (folder, f"{folder}/lock") if os.path.exists(path)]  # noqa: PTH110, PTH116
     except OSError:
         return False
     return any(f" {os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}:{file.st_ino} " in locks for file in files)

@@ -23,7 +23,7 @@ __all__ = ["Unanswered", "ask", "ask_for", "conversation", "first_interrupt", "r
 
 ANSWER_MAX_BYTES: Final = 1 << 28
 NOT_SENT: Final = frozenset("config data_dir url cafile insecure json run version".split())  # local arguments
-NOT_LISTENING: Final = "its control.sock does not answer: removed, not yet made, or its log has control.unavailable"
+NOT_LISTENING: Final = "it starts or stops, or has no control.sock: see its log, and server.control_socket"
 TIMEOUT_S: Final = 30.0  # the longest time in which the broker may send nothing
 
 

@@ -9,8 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from broker.cli.broker_folder import SettingsError, folder_of
-from broker.cli.control_client import Unanswered, ask
+from broker.cli.broker_folder import SettingsError, folder_of, is_locked
+from broker.cli.control_client import NOT_LISTENING, Unanswered, ask
 from broker.cli.parser import add_command, add_folder, add_json
 from broker.cli.table import cell, print_json
 
@@ -55,7 +55,7 @@ def _word(verdict: Verdict) -> str:
 def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
     from broker.cli.settings_layers import load
     from broker.doctor import broker_checks as checks
-    from broker.doctor.finding import bad, fine
+    from broker.doctor.finding import bad, fine, warn
     from broker.doctor.folder_checks import folder_findings
     from broker.doctor.machine_checks import machine_findings
     from broker.settings import Settings
@@ -86,12 +86,15 @@ def _findings(arguments: argparse.Namespace) -> Iterator[Diagnosis]:
         yield from checks.settings_findings(running, wanted, arguments.config)
     yield from machine_findings(running)
     yield from folder_findings(running)
-    if status is None:
-        yield fine("broker", f"none runs on {folder.absolute()}")
-    else:
+    runs = status is not None or is_locked(str(folder))
+    if status is not None:
         yield from checks.broker_findings(status)
-    yield from checks.certificate_findings(running, host, runs=status is not None)
+    elif runs:
+        yield warn("broker", f"one runs on {folder.absolute()}, but {NOT_LISTENING}", "give it a control socket")
+    else:
+        yield fine("broker", f"none runs on {folder.absolute()}")
+    yield from checks.certificate_findings(running, host, runs=runs)
     yield checks.guest_finding(running, host, has_default_password=has_guest)
     yield from checks.anonymous_findings(running)
-    if status is None:
+    if not runs:
         yield from checks.port_findings(running)

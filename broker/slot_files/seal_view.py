@@ -163,12 +163,14 @@ class SealView:
     def lost(self, after: int, *, queues: Collection[QueueKey] | None = None) -> list[Gap]:
         """Return the gaps after a reader's seal, of all queues or of `queues`.
 
-        Shapes: if files of a queue after the reader's seal were released, but none of its gaps there is kept, one gap
-            up to the released seal stands for them; its ids and counts are 0.
+        Shapes: if files of a queue after the reader's seal were released, but no gap among them is kept, one gap up to
+            the released seal stands for them; its ids and counts are 0.
         """
         found = [gap for gap in self.gaps if gap.seal > after and (queues is None or gap.key in queues)]
-        noted = {gap.key for gap in found}
-        for key, one in list(self.released.items()):
+        released = list(self.released.items())
+        ends = {key: one.seal for key, one in released}
+        noted = {gap.key for gap in found if gap.seal <= ends.get(gap.key, 0)}
+        for key, one in released:
             if one.seal > after and key not in noted and (queues is None or key in queues):
                 found.append(one.gap())
         return sorted(found, key=lambda gap: gap.seal)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.event_log import get_logger
-from broker.slot_files.seal_log import Gap, QueueKey, Released, Seal
+from broker.slot_files.seal_log import Gap, Released, Seal
 from broker.slot_files.seal_log_file import SealLog
 from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_file import BadSlotFile, SlotMeta
@@ -169,18 +169,18 @@ class SlotFolder:
 
     def remove(self, passed: Iterable[Seal], forced: Iterable[tuple[Seal, str]] = ()) -> None:
         """Remove the oldest slot files of queues; those in `forced` leave gaps with a reason. Raises: StoreFailed."""
-        gone = list(passed)
-        for seal, reason in forced:
+        gone, lost = list(passed), list(forced)
+        self._release(gone)  # first, so that no reader sees a gap after a file that all cursors passed
+        for seal, reason in lost:
             self.log.append(gap_of(seal, reason))
-            gone.append(seal)
-        last: dict[QueueKey, Seal] = {}
-        for seal in gone:
-            if seal.key not in last or last[seal.key].seal < seal.seal:
-                last[seal.key] = seal
+        self._release(seal for seal, _ in lost)
+        for seal in (*gone, *(seal for seal, _ in lost)):
+            self._files.remove(self.path(seal.seal))
+
+    def _release(self, seals: Iterable[Seal]) -> None:
+        last = {seal.key: seal for seal in sorted(seals, key=lambda one: one.seal)}
         for seal in last.values():
             self.log.append(Released(seal.vhost, seal.queue, seal.number, seal.seal, seal.end))
-        for seal in gone:
-            self._files.remove(self.path(seal.seal))
 
     def close(self) -> None:
         """Close the log. A second call does nothing."""

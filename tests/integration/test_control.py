@@ -320,27 +320,35 @@ async def test_a_folder_in_the_place_of_the_socket_does_not_end_a_stop(tmp_path:
 
 
 @pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not show locks")
-@pytest.mark.parametrize("why", ["a folder is in its place", "it was removed"])
+@pytest.mark.parametrize("why", ["a folder is in its place", "it was removed", "it and lock were removed", "it is off"])
 def test_a_broker_without_its_control_socket_is_not_taken_for_a_stopped_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], why: str
 ) -> None:
-    """The lock of the data folder shows that a broker runs; the error says so until it has ended."""
+    """The lock of the data folder shows that a broker runs; errors and the doctor say so until it has ended."""
     broker = BrokerProcess(tmp_path / "data")
     path = broker.folder / SOCKET_NAME
     command = ["status", "--data-dir", str(broker.folder)]
-    if why == "it was removed":
-        broker.start()
-        path.unlink()
-    else:
+    if why == "a folder is in its place":
         path.mkdir(parents=True)
-        broker.start()
+    elif why == "it is off":
+        broker.environment["SLOTMQ_SERVER__CONTROL_SOCKET"] = "false"
+    broker.start()
+    if "removed" in why:
+        path.unlink()
+    if "lock" in why:
+        (broker.folder / "lock").unlink()
     try:
         assert main(command) == 1
         told = capsys.readouterr().err
         assert told.startswith(
             f"slotmq: a broker runs on data folder {broker.folder} (another one: --data-dir D), but "
         )
-        assert "control.unavailable" in told and told.count("\n") == 1
+        assert told.endswith("it starts or stops, or has no control.sock: see its log, and server.control_socket\n")
+        assert told.count("\n") == 1
+        assert main(["doctor", *command[1:]]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        assert any(line.startswith(f"warn  broker: one runs on {broker.folder}, but ") for line in lines)
+        assert not any("port" in line.partition(":")[0] for line in lines), "its port is not one that is taken"
     finally:
         broker.kill()
     assert main(command) == 1

@@ -146,6 +146,7 @@ def test_replay_publishes_a_slice_octet_by_octet_in_order_and_once(
     assert depth(channel, "replayed") == 0, "the broker knows the numbers of the first run"
     told = json.loads(capsys.readouterr().out)
     assert (told["published"], told["dropped"], told["refused"]) == (0, told["messages"] - 1, 1)
+    assert told["refused_rows"] == str(folder)
     assert main([*command, "--resume"]) == OK
     mapped = ["--resume", "--producer", "other", "--queue", "one", "--pattern", "*.k1", "--map", "one.*=again.*"]
     assert main([*command, *mapped]) == OK

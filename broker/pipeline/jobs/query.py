@@ -65,6 +65,7 @@ class QueryOptions:
     csv: bool = False
     version: int | str | None = None
     columns: str | None = None
+    allow_gap: bool = False
 
 
 def add_query(commands: Any) -> None:
@@ -83,6 +84,7 @@ def add_query(commands: Any) -> None:
     add_value(command, "--limit", "N", f"number of rows shown, 0 for all; default {LIMIT}", type=int, default=LIMIT)
     add_value(command, "--as-of", "N|T", "read the lake at a version of its table messages, or at a time")
     add_value(command, "--columns", "C,C", "for live slots, the columns that the SQL needs; default all")
+    add_switch(command, "--allow-gap", "for live slots, continue if some of them are missing")
     add_switch(command, "--csv", "print the rows as CSV")
     add_spark(command)
     command.set_defaults(run=_run)
@@ -95,6 +97,8 @@ def _run(arguments: argparse.Namespace) -> int:
         raise BadUsage(f"--limit is between 0 and {LIMIT_MAX:,}")
     if arguments.csv and arguments.json:
         raise BadUsage("--csv and --json exclude each other")
+    if arguments.lake is not None and arguments.allow_gap:
+        raise BadUsage("--allow-gap is for live slots")
     if arguments.lake is not None and (arguments.taps or arguments.queues or arguments.vhost or arguments.columns):
         raise BadUsage(
             "--tap, --queue, --vhost and --columns are for live slots; in a lake, say it in SQL: WHERE queue = ..."
@@ -159,7 +163,7 @@ def live_options(options: QueryOptions) -> dict[str, str]:
     """Return the source options of a query of live slots."""
     where = {"path": options.path, "url": options.url, "vhost": options.vhost, "tap": options.taps}
     what = {"queue": options.queues, "from": options.since, "to": options.until, "columns": options.columns}
-    return given_options({**where, **what})
+    return given_options({**where, **what, "failOnGap": str(not options.allow_gap)})
 
 
 def in_utc(value: Any, kind: DataType) -> Any:

@@ -205,7 +205,7 @@ def steps_of(
     limit = min(STEP_ROWS, max(1, int(rate * STEP_S))) if rate else STEP_ROWS
     steps: list[Step] = []
     began_us = 0
-    for slot in sorted(slots, key=lambda slot: slot.seal):
+    for slot in sorted(slots, key=lambda slot: (slot.seal, repr(slot.branch))):  # Spark returns them in any order
         if 0 < slot.seal <= done.get(slot.branch, 0):
             continue
         if steps:
@@ -241,11 +241,11 @@ class ReplayState:
         except (OSError, ValueError) as error:
             raise BadReplayState(f"{self.path}: cannot be read: {error}") from None
         try:
-            known, selection = found["format"] == FORMAT, found["selection"]
-            done = {tuple(branch): int(seal) for *branch, seal in found["done"]}
+            known, selection = found["format"] == FORMAT and isinstance(found["done"], list), found["selection"]
+            done = {tuple(branch): seal for *branch, seal in found["done"]}
         except (KeyError, TypeError, ValueError):
             known = False
-        if not known:
+        if not known or not all(map(_is_position, done, done.values())):
             raise BadReplayState(f"{self.path}: is not the state of a replay, or is of another version")
         if selection != self.selection:
             raise BadReplayState(f"{self.path}: the producer replayed another selection, or to another target")
@@ -257,6 +257,11 @@ class ReplayState:
         done = [[*branch, seal] for branch, seal in self.done.items()]
         values = {"selection": self.selection, "done": done, "format": FORMAT}
         Disk().write_whole(self.path, json.dumps(values).encode())
+
+
+def _is_position(branch: tuple[object, ...], seal: object) -> bool:
+    named = all(isinstance(name, str | None) for name in branch)
+    return named and len(branch) == len(BRANCH_COLUMNS) and type(seal) is int
 
 
 def slots_of(frame: DataFrame) -> list[PlannedRows]:

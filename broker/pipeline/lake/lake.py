@@ -56,7 +56,7 @@ class ArchiveNote:
 
     @classmethod
     def from_json(cls, found: Mapping[str, Any]) -> Self:
-        """Return a parsed note. Raises: KeyError, TypeError, ValueError, AttributeError, SourceRefused."""
+        """Parse a note. Raises: KeyError, TypeError, ValueError, AttributeError, OverflowError, SourceRefused."""
         names = {name: found[name] for name in cls.__slots__}
         skip = {vhost: {tap: int(seal) for tap, seal in taps.items()} for vhost, taps in found["skip"].items()}
         start = StreamOffset.from_json(found["start"])
@@ -175,7 +175,7 @@ class Lake:
             if found["format"] > NOTE_FORMAT:
                 raise LakeRefused(f"{path} is of format {found['format']}, this version reads up to {NOTE_FORMAT}")
             return ArchiveNote.from_json(found)
-        except (ValueError, KeyError, TypeError, AttributeError, SourceRefused) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, SourceRefused) as error:
             raise LakeRefused(f"{path} cannot be read: {error!r}") from error
 
     def write_note(self, cursor: str, note: ArchiveNote) -> ArchiveNote:

@@ -21,11 +21,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from broker.pipeline.faults import SlotGap, SourceRefused, without_worker_trace
+from broker.pipeline.faults import SourceRefused, without_worker_trace
 from broker.pipeline.source.options import TRIGGER_MAX_BYTES
 from broker.pipeline.source.planner import BatchLimits, admitted
 from broker.pipeline.source.slot_handle import SlotHandle
-from broker.pipeline.source.slot_source import SlotSource, gap_text, lost_since, refuse_gaps
+from broker.pipeline.source.slot_source import SlotSource, lost_since, refuse_gaps
 from broker.slot_files.seal_log import Gap
 from broker.slot_files.seal_view import SealView
 
@@ -77,7 +77,7 @@ class StreamOffset:
                 int(found.get("gaps", 0)),
                 str(found["incarnation"]),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):  # int(Infinity), which Python reads from JSON
             raise SourceRefused(f"the checkpoint has an offset that is none of SlotMQ's: {found!r}") from None
 
     def check(self, view: SealView, address: str) -> None:
@@ -206,9 +206,7 @@ class SealStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         change = (
             f"the batch up to seal {last.seal} had {last.slots} slots when it was planned, and has {len(slots)} now"
         )
-        lost = [gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps]
-        if lost:
-            raise SlotGap(f"messages are lost: {gap_text(lost)}; {change}; failOnGap=false continues without them")
+        refuse_gaps([gap for gap in self._lost(view, begin.seal) if gap.seal > begin.gaps], change)
         raise SourceRefused(f"{change}: the options of a stream with a checkpoint must not change")
 
     def _checked(self, offset: dict[str, Any]) -> tuple[StreamOffset, SealView]:

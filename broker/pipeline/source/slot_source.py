@@ -27,27 +27,24 @@ def lost_since(view: SealView, begin: Position, selects: TapFilter, end: Positio
     """Return the gaps that may have messages from `begin` to `end`; none for latest.
 
     For earliest, only gaps after the first existing slot of their queue count. For an id or a time, earlier gaps count,
-    too, unless that slot begins at or before the id or time.
+    too, unless that slot begins at or before the id or time. One gap stands for released slots that left none there.
     """
     if begin.kind == "latest":
         return []
-    if begin.kind == "seal":
-        found = view.lost(begin.value - 1)
-    else:
-        gaps: dict[QueueKey, list[Gap]] = {key: [] for key in list(view.released)}
-        for gap in view.gaps:
-            gaps.setdefault(gap.key, []).append(gap)
-        found = [gap for key, known in gaps.items() for gap in _lost_of_queue(view, key, known, begin)]
-    chosen = (gap for gap in found if selects(gap.vhost, gap.queue) and _precedes(gap, end, view))
-    return sorted(chosen, key=_SEAL)
+    gaps: dict[QueueKey, list[Gap]] = {key: [] for key in list(view.released)}
+    for gap in view.gaps:
+        gaps.setdefault(gap.key, []).append(gap)
+    found = [gap for key, known in gaps.items() for gap in _lost_of_queue(view, key, known, begin, end)]
+    return sorted((gap for gap in found if selects(gap.vhost, gap.queue)), key=_SEAL)
 
 
-def _lost_of_queue(view: SealView, key: QueueKey, gaps: Sequence[Gap], begin: Position) -> list[Gap]:
+def _lost_of_queue(view: SealView, key: QueueKey, gaps: Sequence[Gap], begin: Position, end: Position) -> list[Gap]:
     slots = view.of_queue(key)
-    known = [gap for gap in gaps if _reaches(gap, begin, slots)]
-    if begin.kind == "earliest" or (slots and not _begins_after(slots[0], begin)):
-        return [gap for gap in known if slots and gap.seal > slots[0].seal]  # a file was missing or damaged
-    return known or ([view.released[key].gap()] if key in view.released else [])
+    found = [gap for gap in gaps if _reaches(gap, begin, slots) and _precedes(gap, end, slots)]
+    released = view.released.get(key)
+    if released is not None and not any(gap.seal <= released.seal for gap in found):
+        found += [gap for gap in [released.gap()] if _reaches(gap, begin, slots)]
+    return found
 
 
 def _begins_after(slot: Seal, begin: Position) -> bool:
@@ -56,19 +53,26 @@ def _begins_after(slot: Seal, begin: Position) -> bool:
 
 def _reaches(gap: Gap, begin: Position, slots: Sequence[Seal]) -> bool:
     """Return whether a gap may have messages from a position on. It has no times, but the slot after it has."""
-    if begin.kind != "time":
-        return begin.kind != "id" or gap.end > begin.value
+    match begin.kind:
+        case "earliest":
+            return bool(slots) and gap.seal > slots[0].seal  # a file was missing or damaged
+        case "seal":
+            return gap.seal >= begin.value
+        case "id" if gap.reason != "released":
+            return gap.end > begin.value
     at = bisect_left(slots, gap.seal, key=_SEAL)
     return at == len(slots) or _begins_after(slots[at], begin)
 
 
-def _precedes(gap: Gap, end: Position, view: SealView) -> bool:
-    """Return whether a gap may have messages before a position; released slots always may."""
-    if gap.reason == "released" or end.kind == "latest":
-        return True
-    if end.kind != "time":
-        return (gap.seal if end.kind == "seal" else gap.first) < end.value
-    slots = view.of_queue(gap.key)
+def _precedes(gap: Gap, end: Position, slots: Sequence[Seal]) -> bool:
+    """Return whether a gap may have messages before a position. It has no times, but the slot before it has."""
+    match end.kind:
+        case "latest":
+            return True
+        case "seal":
+            return gap.seal < end.value
+        case "id":
+            return gap.first < end.value
     at = bisect_left(slots, gap.seal, key=_SEAL)
     return at == 0 or slots[at - 1].last_ts_ms * 1000 < end.value
 
@@ -87,7 +91,9 @@ def gap_text(gaps: Sequence[Gap]) -> str:
 def refuse_gaps(gaps: Sequence[Gap], where: str) -> None:
     """Raise SlotGap if there are gaps. Shapes: `where` describes the reader."""
     if gaps:
-        raise SlotGap(f"messages are lost: {gap_text(gaps)}; {where}; failOnGap=false continues without them")
+        raise SlotGap(
+            f"messages are lost: {gap_text(gaps)}; {where}; failOnGap=false or --allow-gap continues without them"
+        )
 
 
 class SlotSource:

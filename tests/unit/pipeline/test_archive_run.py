@@ -376,6 +376,10 @@ def test_an_archive_of_another_store_or_choice_is_refused(world: World, tmp_path
         ('{"format": 1, "query": "q", "vhost": null, "taps": [], "skip": {}, "start": []}', "none of SlotMQ's"),
         ('{"format": 1, "query": "q", "vhost": null, "taps": [], "skip": [], "start": START}', "cannot be read"),
         ('{"format": 1, "query": "q", "vhost": null, "taps": [], "skip": {"/": 3}, "start": START}', "cannot be read"),
+        (
+            '{"format": 1, "query": "q", "vhost": null, "taps": [], "skip": {"/": {"t": Infinity}}, "start": START}',
+            "cannot be read",
+        ),
     ],
 )
 def test_a_note_that_cannot_be_read_is_refused(world: World, text: str, said: str) -> None:

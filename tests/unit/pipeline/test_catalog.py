@@ -207,6 +207,45 @@ def test_a_lost_first_slot_is_missing_from_a_read_that_begins_before_it(
     assert [gap.seal for gap in lost_since(folder.view, read_position(begin), take_all)] == lost
 
 
+@pytest.mark.parametrize(
+    ("options", "lost"),
+    [
+        ({"from": "id:5"}, [3, 6]),
+        ({"from": "id:5", "to": "id:25"}, [3]),
+        ({"from": "id:5", "to": "id:35"}, [3]),
+        ({"from": "seal:1", "to": "seal:3"}, [3]),
+        ({"from": "seal:1", "to": "seal:5"}, [3]),
+        ({"from": "seal:4", "to": "seal:6"}, []),
+        ({"from": "2023-11-14", "to": "2023-11-14T22:13:20.310Z"}, [3]),
+        ({"to": "id:35"}, []),
+    ],
+)
+def test_a_gap_after_a_range_does_not_hide_released_slots_in_it(
+    tmp_path: Path, options: dict[str, str], lost: list[int]
+) -> None:
+    """A read of a range misses the released slots in it, also if a slot after the range was lost."""
+    folder = SlotFolder(tmp_path)
+    seals = [folder.add_slot("t", numbered(10)) for _ in range(7)]
+    folder.release(seals[2])
+    folder.lose(seals[5], "damaged")
+    source = SlotSource({"path": str(folder.path), **options})
+    begin, end = source.options.begin, source.options.end
+    assert [gap.seal for gap in lost_since(folder.view, begin, take_all, end)] == lost
+    with pytest.raises(SlotGap) if lost else nullcontext():
+        source.all_now()
+
+
+@pytest.mark.parametrize(("begin", "end"), [("id:0", "id:50"), ("seal:1", "seal:50")])
+def test_newer_gaps_do_not_hide_released_slots_whose_gaps_are_not_kept(tmp_path: Path, begin: str, end: str) -> None:
+    """A read of a range misses its slots even if only the gaps after the range are still known."""
+    folder = SlotFolder(tmp_path)
+    seals = [folder.add_slot("t", numbered(1)) for _ in range(60)]
+    folder.release(seals[49])
+    folder.add_gap(seals[54])
+    [gap] = lost_since(folder.view, read_position(begin), take_all, read_position(end))
+    assert (gap.seal, gap.reason) == (55, "released")
+
+
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Provide a broker with a tap, a queue and an HTTP server."""

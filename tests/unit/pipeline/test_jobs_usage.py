@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
 import pytest
 
 from broker.cli.main import main
+from broker.pipeline.faults import GAP, OK
+from broker.pipeline.job import Progress, Summary
+from broker.pipeline.jobs import query
 from broker.pipeline.jobs.query import plain
 from broker.pipeline.lake.lake import Lake
-from tests.slot_folders import SlotFolder
+from broker.pipeline.source.slot_source import SlotSource
+from tests.slot_folders import SlotFolder, numbered
 
 BROKER = "amqp://localhost"
 
@@ -100,6 +105,7 @@ BROKER = "amqp://localhost"
         ("compact --lake LAKE --target-mb 1e-9", "--target-mb 1e-09 is not between"),
         ("query SELECT", "name what to query with one of --lake DIR, --path DIR and --url URL"),
         ("query SELECT --lake LAKE --tap t", "--tap, --queue, --vhost and --columns are for live slots"),
+        ("query SELECT --lake LAKE --allow-gap", "--allow-gap is for live slots"),
         ("query SELECT --lake LAKE --csv --json", "--csv and --json exclude each other"),
         ("query SELECT --lake FULL", "is not a lake"),
         ("query SELECT --lake LAKE --limit -1", "--limit is between 0 and"),
@@ -152,6 +158,27 @@ def test_a_broker_that_is_not_there_is_told_before_spark_starts(
     assert "no broker answers at amqp://user@127.0.0.1" in told
     assert "secret" not in told
     assert told.count("\n") == 1
+
+
+def test_a_query_of_live_slots_continues_at_a_gap_if_told_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A query stops at a slot that is missing between others, and names the flag with which it reads the others."""
+    folder = SlotFolder(tmp_path)
+    seals = [folder.add_slot("t", numbered(10)) for _ in range(3)]
+    folder.lose(seals[1], "damaged")
+
+    def read(options: query.QueryOptions, _progress: Progress) -> Summary:
+        return Summary({"seals": [slot.seal for slot in SlotSource(query.live_options(options)).all_now()]}, OK)
+
+    monkeypatch.setattr(query, "run_query", read)
+    command = ["pipeline", "query", "SELECT", "--path", str(tmp_path), "--quiet", "--json"]
+    assert main(command) == GAP
+    told = capsys.readouterr().err
+    assert "slot 2 of tap 't' in vhost '/' with 10 messages was lost unread (damaged)" in told
+    assert "--allow-gap continues without them" in told
+    assert main([*command, "--allow-gap"]) == OK
+    assert json.loads(capsys.readouterr().out)["seals"] == [1, 3]
 
 
 def test_values_are_said_as_json_can() -> None:

@@ -61,6 +61,12 @@ def test_each_tap_of_each_history_has_a_position_of_its_own() -> None:
     assert len({step.batch for step in (*steps_of(slots), *steps_of(slots, done={ONE: 9}))}) == 4
 
 
+def test_steps_do_not_depend_on_the_order_of_slots() -> None:
+    """Another run must number its steps alike, so slots of one seal have an order of their own."""
+    slots = [slot(1, 10), slot(2, STEP_ROWS), slot(2, 5, branch=TWO), slot(3, 1), slot(3, 1, branch=TWO)]
+    assert steps_of(slots) == steps_of(slots[::-1]) == steps_of(sorted(slots, key=lambda one: one.rows))
+
+
 def test_a_slow_replay_has_short_steps() -> None:
     """A step lasts about ten seconds, by the rate or by the times of the slots."""
     assert [step.rows for step in steps_of([slot(seal, 40) for seal in range(1, 7)], rate=10)] == [80, 80, 80]
@@ -93,7 +99,22 @@ def test_a_state_goes_on_where_it_was(tmp_path: Path) -> None:
         ('{"format": 2, "selection": "another", "done": []}', "replayed another selection"),
         ('{"format": 2, "selection": "same"}', "not the state of a replay"),
         ('{"format": 2, "selection": "same", "done": 4}', "not the state of a replay"),
-        ('{"format": 2, "selection": "same", "done": [["store", "", "/", "one", [4]]]}', "not the state of a replay"),
+        *(
+            (f'{{"format": 2, "selection": "same", "done": {done}}}', "not the state of a replay")
+            for done in (
+                "{}",
+                '["abcd5"]',
+                '[["store", "", "/", 4]]',
+                '[["store", "", "/", "one", "two", 4]]',
+                '[["store", "", "/", 1, 4]]',
+                '[["store", "", "/", ["one"], 4]]',
+                '[["store", "", "/", "one", [4]]]',
+                '[["store", "", "/", "one", "4"]]',
+                '[["store", "", "/", "one", 4.5]]',
+                '[["store", "", "/", "one", true]]',
+                '[["store", "", "/", "one", Infinity]]',
+            )
+        ),
     ],
 )
 def test_a_state_of_something_else_is_refused(tmp_path: Path, text: str, said: str) -> None:

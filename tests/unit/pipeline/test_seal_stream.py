@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import pickle
 from functools import partial
 from pathlib import Path
@@ -252,6 +253,8 @@ def test_a_slot_that_goes_before_its_task_reads_it_is_named(tmp_path: Path) -> N
         ({"v": 1, "store": "00" * 16, "seal": 1}, "none of SlotMQ's"),
         ({"partition-0": 5}, "none of SlotMQ's"),
         ({"v": 2, "seal": "x"}, "none of SlotMQ's"),
+        ({"v": 2, "store": "00" * 16, "seal": math.inf, "incarnation": ""}, "none of SlotMQ's"),
+        ({"v": 2, "store": "00" * 16, "seal": 1, "incarnation": "", "slots": math.inf}, "none of SlotMQ's"),
         (5, "none of SlotMQ's"),
     ],
 )

@@ -120,6 +120,9 @@ def test_a_reader_that_never_had_a_cursor_is_told_too() -> None:
     found = view(seal(1), seal(2), seal(3), Released("/", "audit", 1, 2))
     assert found.lost(1) == [Gap(2, "/", "audit", 1, 0, 0, 0, 0, "released")]
     assert found.lost(2) == []
+    fold(found, seal(4))
+    fold(found, gap(4))
+    assert [(one.seal, one.reason) for one in found.lost(1)] == [(2, "released"), (4, gap(4).reason)]
 
 
 def test_only_the_newest_gaps_are_kept() -> None:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.slot_files.seal_log import Cursor, Seal, encode_line
+from broker.slot_files.seal_log import Cursor, Seal, decode_lines, encode_line
 from broker.slot_files.seal_log_file import NAME, SealLog
+from broker.slot_files.seal_view import SealView
 from broker.slot_files.slot_folder import SlotFolder
 from broker.slot_files.slot_view import open_slot
 from broker.store.damage import CorruptFile, NewerFormat
@@ -87,6 +88,17 @@ def test_removed_files_leave_what_readers_need_to_know(files: MemoryFiles, folde
         assert [one.seal for one in view.lost(2)] == [5]
     assert slot_names(files) == [f"{number:020}.slot" for number in (3, 4)]
     assert opened(files).log.next_seal == 6
+
+
+def test_a_reader_during_a_removal_sees_no_gap_between_files(files: MemoryFiles, folder: SlotFolder) -> None:
+    """After each line of a removal, every gap comes before all listed files of its queue."""
+    seals = [sealed(folder, b"x", first=number) for number in range(1, 7)]
+    folder.remove(seals[:2], [(seals[2], "bytes"), (seals[3], "age")])
+    view = SealView()
+    for line in decode_lines(files.read(folder.log.path))[0]:
+        view.fold(line)
+        assert all(gap.seal < one.seal for gap in view.gaps for one in view.of_queue(gap.key))
+    assert [one.seal for one in view.gaps] == [3, 4]
 
 
 def test_an_abandoned_draft_leaves_nothing(files: MemoryFiles, folder: SlotFolder) -> None:
