@@ -27,6 +27,7 @@ from broker.store.record import (
     encode_topology,
 )
 from broker.store.recovery import Recovered
+from broker.store.spill import is_spilled
 from broker.store.store import VhostStore
 from tests.fault.store_state import (
     NEVER,
@@ -176,7 +177,7 @@ class StoreModel:
         queues = self.random.sample(queues, self.random.randint(1, min(3, len(queues))))
         log = self.store.log
         self.bodies += 1
-        body = b"%d " % self.bodies + self.random.randbytes(self.random.choice((0, 5, 90, 700)))
+        body = b"%d " % self.bodies + self.random.randbytes(self.random.choice((0, 5, 90, 700, 4096)))
         segment = log.position >> 32
         accepted = [(queue, self.accept(queue, segment)) for queue in queues]
         targets = b"".join([TARGET.pack(queue.number, message_id) for queue, message_id in accepted])
@@ -234,7 +235,7 @@ class StoreModel:
 
     def settled(self, queue: ModelQueue, ids: list[int]) -> None:
         log = self.store.log
-        logged = [message_id for message_id in ids if self.message(queue, message_id).published_end != NEVER]
+        logged = [message_id for message_id in ids if not self.message(queue, message_id).transient]
         if logged:
             log.append(encode_settled(log.synced, 1, queue.number, logged))
         self.note_settled(queue, ids)
@@ -257,7 +258,7 @@ class StoreModel:
     def requeue(self) -> None:
         log = self.store.log
         for queue in self.live_queues():
-            waiting = [place for place in self.waiting(queue) if self.message(queue, place).published_end != NEVER]
+            waiting = [place for place in self.waiting(queue) if not self.message(queue, place).transient]
             if waiting:
                 message_id = self.random.choice(waiting)
                 counts = self.message(queue, message_id).counts
@@ -306,7 +307,7 @@ class StoreModel:
             (queue.number, message_id): message.settled
             for queue in self.queues.values()
             for message_id, message in queue.messages.items()
-            if message.published_end != NEVER
+            if not message.transient
         }
         return set(messages), {place for place, settled in messages.items() if settled}, len(self.changes)
 
@@ -337,12 +338,12 @@ class StoreModel:
                 returns = []
                 for index in range(slot.end - slot.first):
                     message = self.message(queue, slot.first + index)
-                    bits |= message.settled << index
+                    bits |= (message.settled or message.transient) << index
                     if message.counts:
                         count = message.counts[-1][1]
                         returns.append(ReturnRun(index, index + 1, count, count))
                 settled = bits.to_bytes((bits.bit_length() + 7) // 8, "little")
-                segments = dict.fromkeys(slot.segments, 1)
+                segments = {segment: 1 for segment in slot.segments if not is_spilled(segment)}
                 slots.append(SlotState(slot.first, slot.end, settled, returns, segments))
             states.append(QueueState(queue.number, queue.next_id, slots))
         changes = [change for _, change in self.changes]

@@ -24,6 +24,11 @@ class ModelMessage:
     def settled(self) -> bool:
         return self.settled_end != NEVER
 
+    @property
+    def transient(self) -> bool:
+        """Whether the log has no record of the message."""
+        return self.published_end == NEVER
+
 
 @dataclass
 class ModelSlot:

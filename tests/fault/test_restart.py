@@ -12,6 +12,7 @@ from pamqp import commands
 from broker.core.queue.queue import Queue
 from broker.delivery.committer import Committer
 from broker.slots.slot import Slot
+from broker.store.queue_entry import ENTRY_BYTES
 from tests.deadline import wait_until_async
 from tests.fault.broker_clients import RECEIPTS, TOPIC, Client, drain, prepare
 from tests.fault.broker_life import Life, new_disk, new_history
@@ -189,3 +190,22 @@ async def test_an_entry_on_disk_is_not_written_again() -> None:
             content.unsynced = [(offset, b"\x5a" * len(block or b"")) for offset, block in content.unsynced]
             content.sync()
     await check_restart(life, disk.after_loss(0))
+
+
+@pytest.mark.parametrize("spilled", [False, True], ids=["in memory", "in the spill"])
+async def test_a_queue_log_without_its_header_misses_no_transient_message(spilled: bool) -> None:
+    """A checkpoint counts transient messages as settled: a start that rebuilds the entries does not look for them."""
+    life, queue, slot = await pair_in_a_slot()
+    if spilled:
+        (engine,) = life.broker.engines.values()
+        engine.pager.log_entries(queue.level, slot)
+        before = engine.checkpointer.count
+        await life.say(Client.receipt, "grower")  # a checkpoint is due only after the log has grown
+        await life.checkpoint()
+        assert engine.checkpointer.count > before
+    await life.kill()
+    disk = life.files.disk.after_loss(0)
+    for path, content in disk.contents.items():
+        if path.suffix == ".queue":
+            content.block[:ENTRY_BYTES] = bytes(ENTRY_BYTES)
+    await check_restart(life, disk)
