@@ -50,7 +50,7 @@ def logged(nodes: Nodes, name: str) -> int:
 def publish_into_defect(nodes: Nodes, queue: str) -> None:
     """Publish through node a, whose commit has a defect: the client gets 320, not an answer, and not silence."""
     # A client that connects before the node has joined again is closed because of the defect before.
-    wait_until(lambda: logged(nodes, "node.joined") > logged(nodes, "node.defect"))
+    wait_until(lambda: logged(nodes, "node.joined") > logged(nodes, "node.defect"), "the node has joined again")
     channel = nodes.channel("a", confirms=True)
     with pytest.raises(ConnectionClosedByBroker, match="a defect, see the log: IndexError") as closed:
         channel.basic_publish("", queue, b"lost", PERSISTENT)
