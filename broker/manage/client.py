@@ -78,7 +78,7 @@ class LongAnswers:
         self._users: dict[ApiClient, str] = {}
 
     def enter(self, client: ApiClient, user: str, limit: int, refusal: str) -> None:
-        """Add a client. At the limit, disconnect the oldest client of the user who has the most.
+        """Add a client. At the limit, disconnect the oldest client of the user with the most clients.
 
         Raises: HttpRefused (503) with the text `refusal` if that user is `user`.
         """
@@ -96,6 +96,6 @@ class LongAnswers:
 
 
 def heaviest_user(users: Iterable[T], newcomer: T) -> T:
-    """Return the user with the most entries, counting one more for the newcomer, who is preferred in a tie."""
+    """Return the user with the most entries. The newcomer counts as one more entry, and is returned in a tie."""
     counts = Counter([*users, newcomer])
     return max(counts, key=lambda one: (counts[one], one == newcomer))

@@ -43,7 +43,7 @@ class User:
 
 class Users:
     """Store the users by name. Invariant: a configured user shadows a stored one of the same name, and only stored ones
-    change. `listeners` are called with the name of each user who is added, changed or deleted.
+    change. Each listener is called with the name of a user who was added, changed or deleted.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class LocalStore(MessageStore):
         last = len(targets) - 1
         for place, target in enumerate(targets):
             if place < last and _equal(target.levels, targets[place + 1].levels):
-                continue  # the next routing key has the same levels: accept the messages of both together
+                continue  # the next routing key has the same levels: its messages join these
             stop = stops[place]
             recorded = target.durable if persistent else target.persisting
             others = target.transient if persistent else target.passing

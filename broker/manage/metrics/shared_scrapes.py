@@ -1,6 +1,6 @@
 """Shared scrapes: one scrape runs at a time, and equal requests share its text.
 
-A scrape needs no login and reads all objects of the broker, so many requests must not cause as many scrapes.
+A scrape reads all objects of the broker and needs no login. Sharing bounds what anonymous requests can cost.
 """
 
 from __future__ import annotations
