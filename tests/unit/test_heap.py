@@ -1,11 +1,13 @@
 """The heap of the C library: freed memory serves the next messages, and later goes back to the kernel in slices."""
 
+import os
 import platform
 import subprocess
 import sys
 
 import pytest
 
+from broker.free_pools import POOL_BYTES, SLICE_POOLS
 from broker.heap import SLICE_BYTES, _clean_files
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
@@ -70,10 +72,10 @@ class Steps:  # runs on the loop what it is given, and notes what each step has 
     def __init__(self, loop):
         self.loop, self.returned, self.done = loop, [], asyncio.Event()
 
-    def call_later(self, delay_s, call):
+    def call_later(self, delay_s, call, *arguments):
         if delay_s == INTERVAL_S:
             self.done.set()
-        return self.loop.call_later(delay_s, self.run, call)
+        return self.loop.call_later(delay_s, self.run, lambda: call(*arguments))
 
     def run(self, call):
         before = anonymous_bytes()
@@ -114,9 +116,98 @@ def test_freed_memory_goes_back_in_slices() -> None:
     assert intact == 20
 
 
-def _run(program: str) -> list[int]:
+POOLS = """
+from broker.free_pools import FreePools
+from broker.heap import _glibc
+pools = FreePools(_glibc())
+before = anonymous_bytes()
+objects = [(number, -number) for number in range(400_000)]
+full = anonymous_bytes()
+kept = objects[::10_000]  # at least one in each arena
+del objects
+pinned = anonymous_bytes()
+steps = sum(1 for _ in pools.take())
+taken, left = len(pools), anonymous_bytes()
+for _ in pools.give_back():
+    steps += 1
+given_back = len(pools)
+objects = [(number, -number) for number in range(400_000)]
+intact = sum(item == (10_000 * place, -10_000 * place) for place, item in enumerate(kept))
+print(full - before, pinned - before, left - before, anonymous_bytes() - before, taken, steps, given_back, intact)
+"""
+
+
+def test_free_pools_go_back_although_objects_keep_their_arenas() -> None:
+    """Most of the memory between 40 objects is returned, in slices, and serves again when the pools are given back."""
+    full_bytes, pinned_bytes, left_bytes, again_bytes, taken, steps, given_back, intact = _run(ANONYMOUS + POOLS)
+    assert pinned_bytes > full_bytes / 2
+    assert left_bytes < pinned_bytes / 2
+    assert again_bytes < full_bytes + (2 << 20)
+    assert taken * POOL_BYTES > full_bytes / 2
+    assert steps >= 2 * (taken // SLICE_POOLS) - 1
+    assert given_back == 0
+    assert intact == 40
+
+
+LOADS = """
+import asyncio
+from broker.heap import PAUSE_S, QUIET_TURNS, Heap, keep_freed_memory
+assert keep_freed_memory()
+
+async def run():
+    turns, left = [0], []
+    heap = Heap(asyncio.get_running_loop(), lambda: turns[0])
+    heap.start()
+    before = anonymous_bytes()
+    for _ in range(3):
+        objects = [number.to_bytes(64) for number in range(400_000)]
+        kept = objects[::10_000]
+        del objects
+        turns[0] += QUIET_TURNS
+        heap.check()
+        while heap._pools:  # from the load before
+            await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(0.5)
+        heap.check()  # no turns: idle
+        while len(heap._pools) < 1000 or anonymous_bytes() - before > 20_000_000:
+            await asyncio.sleep(PAUSE_S)
+        await asyncio.sleep(0.5)
+        left.append(anonymous_bytes() - before)
+        turns[0] += 1
+        taken = len(heap._pools)
+        heap.check()
+        await asyncio.sleep(0.5)
+        heap.check()  # idle again
+        await asyncio.sleep(0.5)
+        assert len(heap._pools) == taken
+    heap.close()
+    print(max(left))
+
+asyncio.run(asyncio.wait_for(run(), 30))
+"""
+
+
+def test_free_pools_are_taken_between_loads() -> None:
+    """They are taken once when the broker is idle, and given back when it has work; the memory does not grow."""
+    assert _run(ANONYMOUS + LOADS)[0] < 20_000_000  # of 54 MB
+
+
+@pytest.mark.parametrize("allocator", ["malloc", "debug", "pymalloc_debug"])
+def test_other_allocators_keep_their_memory(allocator: str) -> None:
+    """Blocks that do not lie in a pool are freed again."""
+    taken, intact = _run(ANONYMOUS + POOLS, PYTHONMALLOC=allocator)[4::3]
+    assert (taken, intact) == (0, 40)
+
+
+def _run(program: str, **environment: str) -> list[int]:
     """Return the numbers that a program prints."""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert not done.returncode, done.stderr
     return [int(word) for word in done.stdout.split()]
 
