@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import resource
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
@@ -37,6 +38,7 @@ _SMAPS: Final = Path("/proc/self/smaps")
 _MAPS: Final = Path("/proc/self/maps")
 QUIET_TURNS: Final = 100 * round(INTERVAL_S)  # with fewer turns of the loop between two checks, the broker is idle
 _KEPT_SHARE: Final = 32  # at most 1/32 of the memory limit is kept
+_clear_caches: Final = getattr(sys, "_clear_internal_caches", None) or sys._clear_type_cache  # noqa: SLF001  # documented
 
 
 class _MallInfo(ctypes.Structure):
@@ -137,8 +139,9 @@ class Heap:
         self._schedule()
 
     def _shrink(self) -> Iterator[None]:
-        """Free what can be computed again, unmap code and return all free memory."""
+        """Free what can be computed again, unmap code and return the free memory."""
         yield from self._free()
+        _clear_caches()  # each name that was composed for a getattr stays in the cache of types, and keeps its arena
         with suppress(OSError), _MAPS.open() as lines:
             self._unmap(set(self._code).intersection(_read_only_files(lines)))
         if not self._pools:  # otherwise an idle broker would take its new pools again and again

@@ -150,12 +150,16 @@ def test_free_pools_go_back_although_objects_keep_their_arenas() -> None:
 
 
 LOADS = """
-import asyncio
+import asyncio, sys
 from broker.heap import PAUSE_S, QUIET_TURNS, Heap, keep_freed_memory
 assert keep_freed_memory()
 
 async def run():
     turns, left = [0], []
+    names = [f"name_{number}" for number in range(100)]
+    for name in names:
+        getattr(names, name, None)
+    references = list(map(sys.getrefcount, names))
     heap = Heap(asyncio.get_running_loop(), lambda: turns[0])
     heap.start()
     before = anonymous_bytes()
@@ -181,7 +185,7 @@ async def run():
         await asyncio.sleep(0.5)
         assert len(heap._pools) == taken
     heap.close()
-    print(max(left))
+    print(max(left), sum(map(int.__gt__, references, map(sys.getrefcount, names))))
 
 asyncio.run(asyncio.wait_for(run(), 30))
 """
@@ -189,7 +193,9 @@ asyncio.run(asyncio.wait_for(run(), 30))
 
 def test_free_pools_are_taken_between_loads() -> None:
     """They are taken once when the broker is idle, and given back when it has work; the memory does not grow."""
-    assert _run(ANONYMOUS + LOADS)[0] < 20_000_000  # of 54 MB
+    left_bytes, forgotten = _run(ANONYMOUS + LOADS)
+    assert left_bytes < 20_000_000  # of 54 MB
+    assert forgotten == 100  # names that Python's cache of types had
 
 
 @pytest.mark.parametrize("allocator", ["malloc", "debug", "pymalloc_debug"])
