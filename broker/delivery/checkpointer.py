@@ -87,8 +87,10 @@ class Checkpointer:
         async with self._busy:
             self._committer.check()  # a failed broker must not save its state
             wide = self._vhost.wide
-            while wide.pending:  # a message is in the log but not in all of its queues
-                wide.turn()
+            # A message may be in the log but not in all of its queues; a transaction may be open.
+            while wide.pending or self._store.log.grouping:
+                if wide.pending:
+                    wide.turn()
                 await asyncio.sleep(0)
             checkpoint = await self._snapshot(clean=clean)
             await self._committer.drain()  # a checkpoint may refer only to records on disk

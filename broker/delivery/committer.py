@@ -193,7 +193,7 @@ class Committer:
                 publisher.waiting = False  # hot: set directly
                 publisher.confirm(publisher.published)
         self._waiting = for_disk
-        if self._batch is not None:
+        if self._batch is not None or self._log.grouping:  # a batch ends before a transaction or after it
             return self._log.position - self._log.written
         if for_disk or self.urgent:
             appended_bytes = self._log.position - self._seen

@@ -27,8 +27,8 @@ from broker.store.record import (
     MARK_BYTES,
     MARK_TAIL,
     PREFIX_BYTES,
+    TransactionHead,
     encode_inner,
-    encode_transaction_head,
 )
 from broker.store.segment import (
     AHEAD_MAX_BYTES,
@@ -77,6 +77,28 @@ class Batch:
         self.end = end
         self.runs = runs
         self.size_bytes = size_bytes
+
+
+class Group:
+    """The open group of the log. A large group moves its records into blocks while it is open.
+
+    Shapes: `records` are in no block yet; they have `size_bytes`. `place` is the index of the block for the head of the
+        transaction, or -1 while no record is in a block. `position` is that of the head.
+    """
+
+    def __init__(self, position: int, synced: int) -> None:
+        self.position = position
+        self.head = TransactionHead(synced)
+        self.place = -1
+        self.records: list[bytes] = []
+        self.size_bytes = 0
+
+    def take(self) -> list[bytes]:
+        """Return the records that are in no block, and include them in the head."""
+        records, self.records = self.records, []
+        self.size_bytes = 0
+        self.head.add(records)
+        return records
 
 
 class Segments:
@@ -178,8 +200,8 @@ class MessageLog(Segments):
         # Records that end here or later need `_append_at_border`: no run has begun, the block is full, or a group open.
         self._fence = -1
         self._full = 0  # the position at which the segment is full
-        self._group: list[bytes] | None = None  # the inner records of the open group
-        self._group_begin = 0  # the position of their transaction record
+        self.grouping = False  # a group is open
+        self._group: Group | None = None  # the open group, since its first record
         self._begun_bytes = 0  # in the runs before the current run
         self._previous_end = previous_end
         self._token = b""  # of the segment of `position`; empty until the segment has begun
@@ -235,19 +257,21 @@ class MessageLog(Segments):
         """Combine the records appended inside into one transaction: after a crash all of them exist or none.
 
         Positions that append returns are final and in the segment that `position` names. A nested group is part of
-        the outer one; a group without records has no effect. An exception closes the group with the records appended so
-        far, and propagates: their effects are also in memory, where ids were assigned and messages settled, and later
+        the outer one; a group without records has no effect. A group may stay open over several turns of the loop: then
+        the records of all others are part of it, too. An exception closes the group with the records appended so far,
+        and propagates: their effects are also in memory, where ids were assigned and messages settled, and later
         records build on them.
-        Invariant: no batch is taken inside.
+        Invariant: no batch is taken inside, and no checkpoint begins.
         """
-        if self._group is not None:
+        if self.grouping:
             yield
             return
         self._fence = -1
-        self._group = []
+        self.grouping = True
         try:
             yield
         finally:
+            self.grouping = False
             self._close_group()
 
     @property
@@ -271,7 +295,7 @@ class MessageLog(Segments):
         """Return all pending records as one batch, or None if there are none. Raises: RuntimeError if the previous
         batch was not completed; StoreFailed if an earlier write failed.
         """
-        assert self._group is None, "half a transaction would be written"
+        assert not self.grouping, "half a transaction would be written"
         if self._failed is not None:
             raise self._failed
         if not self._runs:
@@ -311,8 +335,8 @@ class MessageLog(Segments):
         """
         size_bytes = len(record) + len(rest)
         assert size_bytes <= RECORD_MAX_BYTES
-        if self._group is not None:
-            return self._append_inner(record + rest, self._group)
+        if self.grouping:
+            return self._append_inner(record + rest)
         if not self._runs:
             self._begin_run()
         if size_bytes >= APART_BYTES:
@@ -355,25 +379,41 @@ class MessageLog(Segments):
             self._runs[-1].blocks.append(b"".join(self._pieces))
             self._pieces.clear()
 
-    def _append_inner(self, record: bytes, records: list[bytes]) -> int:
-        if not records:
+    def _append_inner(self, record: bytes) -> int:
+        """Append a record to the open group, and return its position."""
+        group = self._group
+        if group is None:
             if not self._runs:
                 self._begin_run()
                 self._fence = -1
-            self._group_begin = self.position
-        position = self.position if records else self._group_begin + HEAD_BYTES
-        after = position + len(record)
-        assert after - self._group_begin <= RECORD_MAX_BYTES
-        records.append(encode_inner(record))
-        self.position = after
+            group = self._group = Group(self.position, self.synced)
+            self.position += HEAD_BYTES
+        position = self.position
+        self.position += len(record)
+        assert self.position - group.position <= RECORD_MAX_BYTES
+        group.records.append(encode_inner(record))
+        group.size_bytes += len(record)
+        if group.size_bytes >= BLOCK_BYTES:
+            blocks = self._runs[-1].blocks
+            if group.place < 0:
+                self._end_block()
+                group.place = len(blocks)
+                blocks.append(b"")  # the head is known at the end of the group
+            self._add(group.take())
+            self._end_block()
         return position
 
     def _close_group(self) -> None:
-        records, self._group = self._group, None
+        group, self._group = self._group, None
         if not self._runs:
             return
-        if records:
-            self._add([encode_transaction_head(self.synced, records), *records])
+        if group is not None:
+            records = group.take()
+            if group.place < 0:
+                records.insert(0, group.head.encode())
+            else:
+                self._runs[-1].blocks[group.place] = group.head.encode()
+            self._add(records)
         self._pass_border()
 
     def _roll(self) -> None:

@@ -255,17 +255,24 @@ def encode_inner(record: bytes) -> bytes:
     return encode_prefix(content) + content
 
 
-def encode_transaction_head(synced: int, records: Iterable[bytes]) -> bytes:
-    """Return the bytes that precede the records of a transaction.
+class TransactionHead:
+    """The bytes that precede the records of a transaction, computed while records are added."""
 
-    Shapes: records are results of `encode_inner`, in order.
-    """
-    front = HEAD.pack(0, 0, synced, 0, TRANSACTION, 0, 0, 0, 0)[PREFIX_BYTES:]
-    length, checksum = len(front), crc32c(front)
-    for record in records:
-        length += len(record)
-        checksum = crc32c(record, checksum)
-    return (length << 32 | checksum).to_bytes(PREFIX_BYTES, "big") + front
+    __slots__ = ("_checksum", "_front", "_length")
+
+    def __init__(self, synced: int) -> None:
+        self._front = HEAD.pack(0, 0, synced, 0, TRANSACTION, 0, 0, 0, 0)[PREFIX_BYTES:]
+        self._length = len(self._front)
+        self._checksum = crc32c(self._front)
+
+    def add(self, records: Iterable[bytes]) -> None:
+        """Include the next records. Shapes: records are results of `encode_inner`, in order."""
+        for record in records:
+            self._length += len(record)
+            self._checksum = crc32c(record, self._checksum)
+
+    def encode(self) -> bytes:
+        return (self._length << 32 | self._checksum).to_bytes(PREFIX_BYTES, "big") + self._front
 
 
 def inner_records(record: bytes) -> list[tuple[int, bytes]]:

@@ -38,6 +38,11 @@ class SlotDelivery:
         self.count = count
         self.consumer = consumer
 
+    def parts(self, most: int) -> list[SlotDelivery]:
+        """Divide the delivery into deliveries of at most `most` messages."""
+        parts = [self.indexes[start : start + most] for start in range(0, self.count, most)]
+        return [SlotDelivery(self.level, self.slot, part, part[0], len(part), self.consumer) for part in parts]
+
 
 @mypyc_attr(acyclic=True)
 class Run(SlotDelivery):
@@ -379,9 +384,12 @@ class Unacked:
         tags: list[Sequence[int]] = self._tags(tag or self.last_tag) if multiple else [range(tag, tag + 1)]
         taken = self.take(tag, multiple=multiple)
         if taken:
-            if self.aside is None:
-                self.aside = []
-            self.aside += zip(tags, taken, strict=True)
+            aside = self.aside
+            if aside is None:
+                aside = self.aside = []
+            if not (aside and _join(aside, tags[0], taken[0])):
+                aside.append((tags[0], taken[0]))
+            aside += zip(tags[1:], taken[1:], strict=True)
         return taken
 
     def drop_aside(self) -> None:
@@ -420,6 +428,29 @@ class Unacked:
             if run.left and (tags := run.tags(upto)):
                 found.append(tags)
         return found
+
+
+def _join(aside: list[tuple[Sequence[int], SlotDelivery]], tags: Sequence[int], delivery: SlotDelivery) -> bool:
+    """Join a delivery to the last one set aside, and return True, if tags and indexes continue: single acks in order
+    then take the memory of one delivery per slot.
+    """
+    before, last = aside[-1]
+    if (
+        last.slot is not delivery.slot
+        or last.consumer is not delivery.consumer
+        or last.start + last.count != delivery.start
+        or not isinstance(before, range)
+        or not isinstance(tags, range)
+        or before.stop != tags.start
+        or not isinstance(last.indexes, range)
+        or not isinstance(delivery.indexes, range)
+    ):
+        return False
+    count = last.count + delivery.count
+    indexes = range(last.start, last.start + count)
+    joined = SlotDelivery(last.level, last.slot, indexes, last.start, count, last.consumer)
+    aside[-1] = (range(before.start, tags.stop), joined)
+    return True
 
 
 def _runs(tags: Sequence[int], delivery: SlotDelivery) -> Iterable[Run]:

@@ -7,29 +7,36 @@ Source: AMQP 0-9-1, class tx; rabbit_channel.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
+from itertools import chain
 from typing import Final
 
 from pamqp import commands
 
 from broker.amqp.channel import Channel
 from broker.amqp.errors import ChannelError
-from broker.core.queue.level import Level
+from broker.core.deadlines import TURN_SHARE
+from broker.core.postponed import Postponed
+from broker.core.publishing.wide_publishes import QUEUES_PER_UNIT
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD
 from broker.core.queue.unacked import SlotDelivery
-from broker.core.session.basic import BasicSession
+from broker.core.session.basic import BasicSession, by_parts
 from broker.core.session.class_session import ClassSession
 from broker.core.session.client import SessionClient
 from broker.core.session.publication import Publication
 from broker.core.session.publisher import Publisher
+from broker.core.sliced_work import free
 from broker.core.vhost import Vhost
-from broker.slots.slot import Slot
+from broker.slots.states import Tenure
 
 OVERHEAD_BYTES: Final = 512  # the memory of a stored acknowledgement, or of a stored publish without header and body
 COMMIT: Final = (90, 20)  # tx.commit
 PARTIAL: Final = "partial tx completion"
+STEP_UNITS: Final = 16  # of the publishes that are sent in one step
+CHECKS_PER_UNIT: Final = 16
+REJECTED_AT_ONCE: Final = 32  # messages that are dead-lettered in one step: half a millisecond
 Acknowledge = Callable[["list[SlotDelivery]"], None]
 
 
@@ -50,7 +57,9 @@ class TxSession(ClassSession):
         self.limit_bytes = channel.connection.limits.tx_max_bytes
         self.kept_bytes = 0
         self.publications: list[Publication] = []
-        self.acknowledgements: list[tuple[Acknowledge, list[SlotDelivery]]] = []
+        self.acknowledgements: list[tuple[Acknowledge, list[SlotDelivery]]] = []  # of neighbours with equal effect
+        self._requeue: Acknowledge = partial(basic.requeue, failed=False)
+        self._requeue_failed: Acknowledge = partial(basic.requeue, failed=True)
         self._is_refused = False  # whether a full queue has refused a message of the current commit
         self.closed = False
         self.waiting = False
@@ -79,13 +88,18 @@ class TxSession(ClassSession):
 
     def nack(self, tag: int, *, multiple: bool, requeue: bool, failed: bool) -> None:
         """Store a nack or reject for the commit. Raises: as `ack`."""
-        action = partial(self._basic.requeue, failed=failed) if requeue else self._basic.reject
+        action: Acknowledge = self._basic.reject
+        if requeue:
+            action = self._requeue_failed if failed else self._requeue
         self._set_aside(action, tag, multiple=multiple)
 
     def _set_aside(self, acknowledge: Acknowledge, tag: int, *, multiple: bool) -> None:
         deliveries = self._basic.unacked.set_aside(tag, multiple=multiple)
         self._keep(OVERHEAD_BYTES * sum([delivery.count for delivery in deliveries]))
-        self.acknowledgements.append((acknowledge, deliveries))
+        if self.acknowledgements and self.acknowledgements[-1][0] == acknowledge:
+            self.acknowledgements[-1][1].extend(deliveries)
+        else:
+            self.acknowledgements.append((acknowledge, deliveries))
 
     def _keep(self, size_bytes: int) -> None:
         """Count the memory of the transaction. Raises: ChannelError 406, RabbitMQ's code for a message that is too
@@ -100,54 +114,17 @@ class TxSession(ClassSession):
     # -- commit and rollback ------------------------------------------------------------------------------------------
 
     def commit(self) -> None:
-        """Perform the stored publishes and acknowledgements; commit-ok is sent once they are on disk. Messages that may
-        be dead-lettered are read into memory first.
-        Raises: ChannelError 403, 406 if a publish is refused: the transaction then has no effect, whereas RabbitMQ
-            performs the remaining part. Postponed, in a cluster.
+        """Perform the stored publishes and acknowledgements, over several turns if they are many; commit-ok is sent
+        once they are on disk.
+
+        If a publish is refused, the channel is closed with 403 or 406, and the transaction has no effect, whereas
+        RabbitMQ performs the remaining part.
+        Raises: ChannelError 406 during an alarm.
         """
         if self.publications and self._vhost.refusal:
             raise ChannelError(406, self._vhost.refusal)
-        sweep = self._vhost.sweep
-        if sweep.pending:  # policies have changed since the publishes were routed
-            for publication in self.publications:
-                sweep.update_rules(publication.queues)
-        missing = self._on_disk()
-        if missing is not None:
-            # Rejected messages must be in memory, so that their dead letters are part of the transaction's record.
-            self._channel.connection.hold()
-            self._vhost.ports.read(*missing, self._commit_again)
-            return
-        for publication in self.publications:
-            publication.renew(self._vhost.producers)
-        if not self._fits():
-            raise ChannelError(406, PARTIAL)
-        store = self._vhost.store
-        progress = store.progress
-        numbered = any(publication.producer is not None for publication in self.publications)
-        store.note_origin((self, self.published + 1))
-        self._basic.unacked.drop_aside()
-        try:
-            with store.transaction():
-                for publication in self.publications:
-                    self._publisher.detailed.send(publication, admitted=True)
-                for acknowledge, deliveries in self.acknowledgements:
-                    acknowledge(deliveries)
-                settled = self._vhost.ports.settled
-                while settled:  # now, not at the end of the turn, so that the transaction includes them
-                    settled.pop().log_settlements()
-        finally:
-            store.note_origin(None)
-        self._forget()
-        self.published += 1
-        # The commit of a duplicate waits for the original, which may not be on disk yet.
-        if store.progress != progress or (numbered and store.needs_sync):
-            self.logged = self.published
         self._channel.connection.hold()
-        self.waiting = True
-        if self._vhost.wide.pending:
-            self._vhost.wide.when_entered(partial(self._vhost.committer.wait, self))
-        else:
-            self._vhost.committer.wait(self)
+        self._begin()
 
     def rollback(self) -> None:
         """Discard the stored publishes, and make the acknowledged messages unacked again."""
@@ -155,7 +132,7 @@ class TxSession(ClassSession):
         self._channel.send(commands.Tx.RollbackOk())
 
     def close(self) -> None:
-        """Roll back, because the channel is closed."""
+        """Roll back, because the channel is closed. A commit that has begun takes effect."""
         self.closed = True
         self._forget()
 
@@ -178,44 +155,150 @@ class TxSession(ClassSession):
             self._channel.send(commands.Tx.CommitOk())
 
     def _forget(self) -> None:
+        """Discard the transaction; its memory is freed over several turns."""
+        if self.publications:
+            self._vhost.ports.sliced.run(free(self.publications))
         self.publications = []
         self.acknowledgements = []
         self.kept_bytes = 0
         self._basic.unacked.put_back()
-
-    # -- before a commit ----------------------------------------------------------------------------------------------
-
-    def _commit_again(self) -> None:
-        connection = self._basic.connection
-        connection.release()
-        if not self.closed:
-            try:
-                self.commit()
-            except ChannelError as error:
-                self._fail(error)
 
     def _fail(self, error: ChannelError) -> None:
         """Close the channel because a commit has failed."""
         error.blame(*COMMIT)
         self._session.connection.fail(error, self._channel.number)
 
-    def _on_disk(self) -> tuple[Level, Slot] | None:
-        """Return a slot that must be read first, because one of its messages may be dead-lettered; else None."""
-        for acknowledge, deliveries in self.acknowledgements:
-            if acknowledge == self._basic.settle:
-                continue
-            for delivery in deliveries:
-                level, slot = delivery.level, delivery.slot
-                if slot.contents is None and level.queue.rules.dead_letter_exchange is not None and not level.deleted:
-                    return level, slot
-        return None
+    # -- the steps of a commit ----------------------------------------------------------------------------------------
 
-    def _fits(self) -> bool:
-        """Return whether every queue that rejects publishes has room for the messages that are routed to it."""
+    def _begin(self, postponed: Postponed | None = None) -> None:
+        """Begin to commit after earlier commits of the vhost have ended, because the log has one transaction at a time.
+        In a cluster this is called again with the answer to a postponement.
+        """
+        self._vhost.ports.sliced.run_in_line(self._run(postponed))
+
+    def _run(self, postponed: Postponed | None) -> Iterator[int]:
+        """Commit in steps, and yield the cost of each in units of the turn's share; report errors to the client."""
+        try:
+            if postponed is not None:
+                postponed.check()
+            numbered = yield from self._check()
+            if not self.closed:
+                yield from self._perform(numbered=numbered)
+                return
+        except ChannelError as error:
+            if not self.closed:
+                self._fail(error)
+        except Postponed as again:
+            again.begin(partial(self._begin, again))
+            return
+        self._channel.connection.release()
+
+    def _check(self) -> Generator[int, None, bool]:
+        """Check in steps that the stored publishes can be performed, and read rejected messages that are on disk, so
+        that their dead letters are part of the transaction. Return whether a publish has a producer's number.
+        Raises: ChannelError 403, 406; Postponed, in a cluster.
+        """
+        vhost = self._vhost
+        numbered = False
         wanted: dict[Queue, list[int]] = {}
-        for publication in self.publications:
+        for place, publication in enumerate(self.publications, 1):
+            if vhost.sweep.pending:  # policies have changed since the publish was routed
+                vhost.sweep.update_rules(publication.queues)
+            if publication.producer is not None:
+                numbered = True
+                publication.renew(vhost.producers)
             for queue in () if publication.used else publication.queues:
                 rules = queue.rules
                 if rules.limited and rules.overflow != DROP_HEAD and not queue.deleted:
                     wanted.setdefault(queue, []).append(len(publication.body))
-        return all(queue.fits(sizes) for queue, sizes in wanted.items())
+            if place % CHECKS_PER_UNIT == 0:
+                yield 1
+        if not all(queue.fits(sizes) for queue, sizes in wanted.items()):
+            raise ChannelError(406, PARTIAL)
+        for acknowledge, deliveries in self.acknowledgements:
+            for place, delivery in enumerate(deliveries if acknowledge != self._basic.settle else (), 1):
+                yield from self._load(delivery)
+                if place % CHECKS_PER_UNIT == 0:
+                    yield 1
+        return numbered
+
+    def _load(self, delivery: SlotDelivery) -> Iterator[int]:
+        """Wait until messages that may be dead-lettered are in memory, unless the channel was closed, as when the read
+        has failed.
+        """
+        level, slot = delivery.level, delivery.slot
+        rules = level.queue.rules
+        while (
+            slot.contents is None
+            and rules.dead_letter_exchange is not None
+            and not level.deleted
+            and slot.tenure is not Tenure.DELETED
+        ):
+            answers: list[None] = []
+            self._vhost.ports.read(level, slot, partial(answers.append, None))
+            while not answers:
+                if self.closed:
+                    return
+                yield TURN_SHARE  # look again in the next turn
+
+    def _perform(self, *, numbered: bool) -> Iterator[int]:
+        """Publish and acknowledge in steps, which are one transaction of the log, together with the records of others.
+        In a cluster it is one step, because one call of the database includes it. Free the transaction on the way.
+        """
+        vhost = self._vhost
+        store = vhost.store
+        progress = store.progress
+        publications, self.publications = self.publications[::-1], []
+        acknowledgements, self.acknowledgements = self.acknowledgements, []
+        self.kept_bytes = 0
+        self._basic.unacked.drop_aside()
+        at_once = store.refuses_later
+        if at_once:
+            store.note_origin((self, self.published + 1))
+        try:
+            with store.transaction():
+                for units in chain(self._publish(publications), self._acknowledge(acknowledgements)):
+                    if not at_once:
+                        yield units
+                settled = vhost.ports.settled
+                while settled:  # now, not at the end of the turn, so that the transaction includes them
+                    settled.pop().log_settlements()
+        finally:
+            if at_once:
+                store.note_origin(None)
+        self.published += 1
+        # The commit of a duplicate waits for the original, which may not be on disk yet.
+        if store.progress != progress or (numbered and store.needs_sync):
+            self.logged = self.published
+        self.waiting = True
+        if vhost.wide.pending:
+            vhost.wide.when_entered(partial(vhost.committer.wait, self))
+        else:
+            vhost.committer.wait(self)
+
+    def _publish(self, publications: list[Publication]) -> Iterator[int]:
+        """Send publications in steps, the last one first."""
+        detailed = self._publisher.detailed
+        units = 0
+        while publications:
+            publication = publications.pop()
+            detailed.send(publication, admitted=True)
+            units += 1 + len(publication.queues) // QUEUES_PER_UNIT
+            if units >= STEP_UNITS:
+                yield units
+                units = 0
+        yield units
+
+    def _acknowledge(self, acknowledgements: list[tuple[Acknowledge, list[SlotDelivery]]]) -> Iterator[int]:
+        """Acknowledge in steps."""
+        for acknowledge, deliveries in acknowledgements:
+            if acknowledge != self._basic.reject:
+                yield from by_parts(deliveries, acknowledge)
+                self._vhost.ports.sliced.run(free(deliveries))
+                continue
+            for delivery in deliveries:
+                for part in delivery.parts(REJECTED_AT_ONCE):
+                    if not self._vhost.store.refuses_later:  # nothing can be read within one step
+                        yield from self._load(part)
+                    self._basic.reject([part])
+                    yield 1

@@ -6,7 +6,7 @@ import pytest
 
 from broker.slots.redeliveries import ReturnRun
 from broker.store.damage import NewerFormat
-from broker.store.message_log import MessageLog, encode_mark
+from broker.store.message_log import BLOCK_BYTES, MessageLog, encode_mark
 from broker.store.record import (
     HEAD_BYTES,
     INNER,
@@ -15,6 +15,7 @@ from broker.store.record import (
     PERSISTENT,
     TARGET,
     TRANSACTION,
+    TransactionHead,
     encode_inner,
     encode_message,
     encode_moved,
@@ -22,7 +23,6 @@ from broker.store.record import (
     encode_requeued,
     encode_settled,
     encode_topology,
-    encode_transaction_head,
     inner_records,
     is_whole,
 )
@@ -38,10 +38,16 @@ def message(queue: int, message_id: int, body: bytes = b"body") -> bytes:
     return encode_message(0, 22, PERSISTENT, ROUTE, b"header", body, TARGET.pack(queue, message_id))
 
 
+def around(inner: list[bytes], synced: int = 0) -> bytes:
+    """Return the record of a transaction with these inner records."""
+    head = TransactionHead(synced)
+    head.add(inner)
+    return head.encode() + b"".join(inner)
+
+
 def transaction(*records: bytes) -> bytes:
     """Return the record of a transaction."""
-    inner = [encode_inner(record) for record in records]
-    return encode_transaction_head(3, inner) + b"".join(inner)
+    return around([encode_inner(record) for record in records], 3)
 
 
 def test_records_come_out_as_they_went_in() -> None:
@@ -77,7 +83,7 @@ def test_an_inner_message_is_a_message() -> None:
 def test_what_no_writer_writes_is_refused(inner: bytes) -> None:
     """A standalone record, a part of one, or zeros are invalid within a transaction, whatever the checksum."""
     with pytest.raises(ValueError, match="bytes into the transaction"):
-        inner_records(encode_transaction_head(0, [inner]) + inner)
+        inner_records(around([inner]))
 
 
 @pytest.mark.parametrize("record", [encode_mark(0, b"t" * 16, 0), transaction(SETTLED)])
@@ -103,7 +109,7 @@ def test_positions_inside_are_final(room: Room, log: MessageLog) -> None:
     inner = [encode_inner(record) for record in records]
     assert [log.read_span(position, len(records[0])) for position in positions] == inner
     outer = log.read_span(positions[0] - HEAD_BYTES, end - positions[0] + HEAD_BYTES)
-    assert outer == encode_transaction_head(synced, inner) + b"".join(inner)
+    assert outer == around(inner, synced)
 
 
 def test_a_group_stays_in_one_segment() -> None:
@@ -125,6 +131,32 @@ def test_a_group_stays_in_one_segment() -> None:
     assert all(size < 300 + 20 * len(room.message(2)) for size in log.segments.values())
     room.reopen()
     assert len(room.waiting(1)) == sum(range(1, 12))
+
+
+def test_a_large_group_puts_its_records_into_blocks_while_it_is_open(room: Room, log: MessageLog) -> None:
+    """At most BLOCK_BYTES of a group wait for its end, and the transaction is the same as that of a small group."""
+    room.append(message(1, 1))  # in a block before the transaction
+    records = [message(1, number, bytes(sizes)) for number, sizes in enumerate([900, 5000, 40_000] * 40, 2)]
+    synced = log.synced
+    waiting_bytes = []
+    with log.group():
+        positions = []
+        for record in records:
+            positions.append(log.append(record))
+            assert log._group is not None
+            waiting_bytes.append(log._group.size_bytes)
+    assert max(waiting_bytes) < BLOCK_BYTES < sum(map(len, records)) // 10
+    after = message(1, 500)
+    room.commit()
+    last = log.append(after)
+    room.commit()
+    begin = positions[0] - HEAD_BYTES
+    assert log.read_span(begin, positions[-1] + len(records[-1]) - begin) == around(
+        [encode_inner(record) for record in records], synced
+    )
+    assert log.read_span(last, len(after)) == after
+    room.reopen()
+    assert len(room.waiting(1)) == len(records) + 2
 
 
 def test_an_empty_group_leaves_nothing(room: Room, log: MessageLog) -> None:
@@ -246,7 +278,7 @@ def test_a_transaction_of_other_things_is_applied_as_a_whole_or_not(room: Room) 
     """If a checksum is right but one record is invalid inside, none of the transaction is applied."""
     room.publish(1, 1)
     inner = [encode_inner(message(1, 2)), message(1, 3)]
-    room.append(encode_transaction_head(0, inner) + b"".join(inner))
+    room.append(around(inner))
     room.reopen()
     assert room.waiting(1) == {1: b"1"}
 
@@ -256,7 +288,7 @@ def test_a_later_kind_inside_is_named(room: Room) -> None:
     later = bytearray(encode_mark(0, b"t" * 16, 0))
     later[KIND_AT] = 77
     inner = encode_inner(bytes(later))
-    room.append(encode_transaction_head(0, [inner]) + inner)
+    room.append(around([inner]))
     with pytest.raises(NewerFormat, match=r"newer SlotMQ, record kind 77; this version reads up to 8$"):
         room.reopen()
 
