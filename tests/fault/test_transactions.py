@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from random import Random
 
 import pytest
+from pamqp import commands
 
+from broker.core import deadlines
+from broker.core.session import tx
 from tests.broker_process import BrokerAddress, BrokerProcess
 from tests.deadline import wait_until, wait_until_async
 from tests.fault.broker_life import Life, new_disk, new_history
-from tests.fault.mover import Mover, fill, judge
+from tests.fault.mover import PERSISTENT, Mover, contents, fill, judge
 from tests.fault.test_kill9 import SMALL_STORE
+from tests.raw_client import PeerGone, RawClient, publish_frames
 
 pytestmark = pytest.mark.fault
 
@@ -74,3 +79,70 @@ async def test_transactions_survive_a_power_loss(seed: int) -> None:
         moved += len(mover.committed)
         disk = disk.after_loss(seed * LIVES + number)
     assert moved, "too tame"
+
+
+class Witness(threading.Thread):
+    """Publishes numbered messages until the broker ends, and counts the confirmed ones."""
+
+    def __init__(self, address: BrokerAddress, confirmed: int) -> None:
+        super().__init__(daemon=True)
+        self.address = address
+        self.confirmed = confirmed
+
+    def run(self) -> None:
+        try:
+            with RawClient(self.address.host, self.address.port).with_channel() as client:
+                client.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+                while True:
+                    client.send(publish_frames(1, "", "witness", b"%d" % self.confirmed, properties=PERSISTENT))
+                    client.expect(commands.Basic.Ack, 1)
+                    self.confirmed += 1
+        except (PeerGone, ConnectionError):
+            pass
+
+
+def witnessed(address: BrokerAddress) -> list[bytes]:
+    """Declare the queue of the witness, and return its contents."""
+    with RawClient(address.host, address.port).with_channel() as client:
+        client.declare_queue(1, "witness", durable=True)
+    return contents(address, "witness")
+
+
+@pytest.mark.slow
+@pytest.mark.interpreted("the share of a turn is replaced")
+@pytest.mark.usefixtures("quiet")
+@pytest.mark.parametrize("seed", [*range(4), *[pytest.param(seed, marks=pytest.mark.torture) for seed in range(4, 60)]])
+async def test_commits_over_several_turns_survive_a_power_loss(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A commit of which each turn does a step, amid checkpoints and paging, is whole or absent after a power loss, and
+    so are the records that others append meanwhile, once confirmed.
+    """
+    monkeypatch.setattr(deadlines, "TURN_SHARE", 1)
+    monkeypatch.setattr(tx, "STEP_UNITS", 1)
+    random = Random(seed)
+    disk = new_disk()
+    mover: Mover | None = None
+    moved = confirmed = 0
+    for number in range(LIVES):
+        life = Life(disk, new_history(), random)
+        assert await life.begin()
+        address = BrokerAddress("127.0.0.1", life.broker.listener.port)
+        if mover is None:
+            await asyncio.to_thread(fill, address, 400)
+        else:
+            await asyncio.to_thread(judge, address, mover, 400)
+        found = {int(body) for body in await asyncio.to_thread(witnessed, address)}
+        assert found >= set(range(confirmed)), "a confirmed message is lost"
+        mover, witness = Mover(address, random), Witness(address, confirmed)
+        disk.lose_at = disk.calls + random.randint(1, 200)
+        mover.start()
+        witness.start()
+        await watch(mover, life)
+        await life.kill()
+        for thread in (mover, witness):
+            await asyncio.to_thread(thread.join, 30)
+        assert mover.error is None, repr(mover.error)
+        moved += len(mover.committed)
+        confirmed = witness.confirmed
+        disk = disk.after_loss(seed * LIVES + number)
+    assert moved, "too tame"
+    assert confirmed, "too tame"

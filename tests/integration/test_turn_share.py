@@ -26,7 +26,7 @@ from tests.in_process import queue_of
 from tests.raw_client import RawClient, method_frame, publish_frames
 from tests.raw_talk import connect, consume, declare, mortal_broker, numbered, page_out, publish, receive, talk
 
-Basic, Queue = commands.Basic, commands.Queue
+Basic, Queue, Tx = commands.Basic, commands.Queue, commands.Tx
 
 COUNT: Final = 3000
 DEAD: Final = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -197,6 +197,67 @@ async def test_what_concerns_thousands_of_messages_takes_a_slice_of_each_turn(tm
             assert sum(touched) == COUNT
             back = verb in ("close", "lost", "recover", "nack")
             assert (queue.ready, queue_of(broker, "dead").ready) == (COUNT * back, COUNT * (verb == "reject"))
+
+
+@pytest.mark.interpreted("the turn of an engine is replaced")
+@pytest.mark.parametrize("verb", ["publish", "ack", "nack", "reject"])
+async def test_the_commit_of_thousands_takes_a_slice_of_each_turn(tmp_path: Path, verb: str) -> None:
+    """A commit touches no more slots in a turn than its share pays for; others are served meanwhile, and their records
+    are on disk when the commit is answered, or not yet confirmed.
+    """
+    many = COUNT if verb == "reject" else 3 * COUNT
+    async with mortal_broker(tmp_path, {"slots": {"window_messages": 1}}, crash=True) as broker:
+        with await asyncio.to_thread(connect, broker) as client, await asyncio.to_thread(connect, broker) as other:
+
+            def prepare() -> None:
+                client.declare_queue(1, "dead", durable=True)
+                client.declare_queue(1, "q", durable=True, arguments=DEAD)
+                client.declare_queue(1, "other", durable=True)
+                client.call(1, Tx.Select(), Tx.SelectOk)
+                if verb == "publish":
+                    persistent = Basic.Properties(delivery_mode=2)
+                    client.send(*(publish_frames(1, "", "q", b"", properties=persistent) for _ in range(many)))
+                else:
+                    publish(client, "q", numbered(many))
+                    client.call(1, Basic.Consume(queue="q", consumer_tag="c"), Basic.ConsumeOk)
+                    receive(client, many)
+                    client.call(1, Basic.Cancel(consumer_tag="c"), Basic.CancelOk)
+                    ack = verb == "ack"
+                    everything: Any = {"delivery_tag": 0, "multiple": True}
+                    client.method(
+                        1, Basic.Ack(**everything) if ack else Basic.Nack(requeue=verb == "nack", **everything)
+                    )
+                client.declare_queue(1, "q", passive=True)
+                other.call(1, commands.Confirm.Select(), commands.Confirm.SelectOk)
+
+            await talk(broker, prepare)
+            queue = queue_of(broker, "q")
+
+            def done() -> int:
+                """Return the number of messages that the commit has touched."""
+                return queue.ready if verb == "publish" else many - queue.unacked
+
+            seen: list[int] = []
+
+            def see() -> int:
+                seen.append(queue_of(broker, "other").ready)
+                return done()
+
+            def act() -> None:
+                client.method(1, Tx.Commit())
+                other.send(*(publish_frames(1, "", "other", b"", properties=Basic.Properties(delivery_mode=2)),) * 3)
+                client.expect(Tx.CommitOk, 1)
+
+            touched = await work_in(broker, see, talk(broker, act))
+            units = RETURN_UNITS if verb == "nack" else 1
+            assert max(touched) <= 2 * (TURN_SHARE // units + DELIVERIES_AT_ONCE)
+            assert sum(touched) == many
+            if verb == "publish":
+                between = [count for count, part in zip(seen, accumulate(touched), strict=False) if 0 < part < many]
+                assert between[-1] == 3, "others are served while the commit is in progress"
+    async with mortal_broker(tmp_path) as broker:
+        counts = {"publish": (many, 0), "ack": (0, 0), "nack": (many, 0), "reject": (0, many)}
+        assert (queue_of(broker, "q").ready, queue_of(broker, "dead").ready) == counts[verb]
 
 
 @pytest.mark.interpreted("the turn of an engine is replaced")

@@ -388,9 +388,11 @@ class BasicSession(ChannelConsumers):
         return self._marks[place][1] if place < len(self._marks) else None
 
 
-def by_parts(deliveries: list[SlotDelivery], act: Callable[[list[SlotDelivery]], None]) -> Iterator[int]:
+def by_parts(
+    deliveries: list[SlotDelivery], act: Callable[[list[SlotDelivery]], None], delivery_units: int = 1
+) -> Iterator[int]:
     """Process up to DELIVERIES_AT_ONCE deliveries in each step, and yield its cost in units of the turn's share."""
     for start in range(0, len(deliveries), DELIVERIES_AT_ONCE):
         part = deliveries[start : start + DELIVERIES_AT_ONCE]
         act(part)
-        yield len(part) + sum([delivery.count for delivery in part]) // MESSAGES_PER_UNIT
+        yield len(part) * delivery_units + sum([delivery.count for delivery in part]) // MESSAGES_PER_UNIT

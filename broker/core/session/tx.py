@@ -19,6 +19,7 @@ from broker.amqp.errors import ChannelError
 from broker.core.deadlines import TURN_SHARE
 from broker.core.postponed import Postponed
 from broker.core.publishing.wide_publishes import QUEUES_PER_UNIT
+from broker.core.queue.level import RETURN_UNITS
 from broker.core.queue.queue import Queue
 from broker.core.queue.rules import DROP_HEAD
 from broker.core.queue.unacked import SlotDelivery
@@ -293,7 +294,7 @@ class TxSession(ClassSession):
         """Acknowledge in steps."""
         for acknowledge, deliveries in acknowledgements:
             if acknowledge != self._basic.reject:
-                yield from by_parts(deliveries, acknowledge)
+                yield from by_parts(deliveries, acknowledge, 1 if acknowledge == self._basic.settle else RETURN_UNITS)
                 self._vhost.ports.sliced.run(free(deliveries))
                 continue
             for delivery in deliveries:

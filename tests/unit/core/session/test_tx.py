@@ -8,7 +8,8 @@ import pytest
 from pamqp import commands
 
 from broker.core.session.channel import SessionOfChannel
-from broker.core.session.tx import TxSession
+from broker.core.session.tx import CHECKS_PER_UNIT, OVERHEAD_BYTES, TxSession
+from tests.raw_client import method_frame
 from tests.unit.core.room import Client, Room, describe
 from tests.unit.core.session.publishing import declare, publish, ready
 
@@ -177,3 +178,127 @@ def test_a_queue_full_of_bytes_refuses_the_whole(room: Room) -> None:
     publish(client, "full", b"123456")
     assert client.refused(Tx.Commit()) == PARTIAL
     assert ready(room, "full") == [0]
+
+
+# -- over several turns ------------------------------------------------------------------------------------------------
+
+
+def begin(room: Room, client: Client, messages: int = 40) -> None:
+    """Begin to commit publishes to the queue `q`, in a turn whose share is used up: one step of each kind is done."""
+    for _ in range(messages):
+        publish(client, "q", delivery_mode=2)
+    room.deadlines.units_left = 0
+    assert client.tell(1, Tx.Commit()) == []
+
+
+def turns(room: Room) -> None:
+    """Run turns until no work is left."""
+    while room.deadlines.next_ms is not None:
+        room.turn()
+
+
+def test_a_commit_over_several_turns_is_one_transaction_with_the_records_of_others(room: Room) -> None:
+    """Others publish while a commit is in progress; their records are part of the transaction, whose order is kept."""
+    client, other = enter(room), room.enter()
+    declare(client, "q", "other")
+    begin(room, client)
+    room.deadlines.units_left = CHECKS_PER_UNIT
+    room.deadlines.run(0)
+    (done,) = ready(room, "q")
+    assert 0 < done < 40
+    publish(other, "other", delivery_mode=2)
+    assert room.committer.waiting == []
+    turns(room)
+    (waiter,) = room.committer.waiting
+    assert waiter.logged == waiter.published
+    assert ready(room, "q", "other") == [40, 1]
+    assert [len(group) for group in room.groups()] == [41]
+    room.committer.sync()
+    assert [describe(method) for _, method in client.replies()] == ["Tx.CommitOk"]
+
+
+def test_commits_take_their_turns_one_after_another(room: Room) -> None:
+    """A second commit begins after the end of the first, so that each is a transaction of its own."""
+    first, second = enter(room), enter(room)
+    declare(first, "q")
+    begin(room, first)
+    begin(room, second, 3)
+    assert ready(room, "q") == [0]
+    turns(room)
+    assert [len(group) for group in room.groups()] == [40, 3]
+    room.committer.sync()
+    assert [describe(method) for client in (first, second) for _, method in client.replies()] == ["Tx.CommitOk"] * 2
+
+
+@pytest.mark.parametrize(("turned", "published"), [(False, 0), (True, 40)])
+def test_a_connection_lost_between_two_slices(turned: bool, published: int, room: Room) -> None:
+    """A commit that is still checked has no effect; one that has begun takes its whole effect. Others commit after."""
+    client, other = enter(room), enter(room)
+    declare(client, "q", "other")
+    begin(room, client)
+    if turned:
+        room.deadlines.units_left = CHECKS_PER_UNIT
+        room.deadlines.run(0)
+        assert 0 < ready(room, "q")[0] < 40
+    client.machine.lost()
+    publish(other, "other")
+    other.tell(1, Tx.Commit())
+    turns(room)
+    room.committer.sync()
+    assert [describe(method) for _, method in other.replies()] == ["Tx.CommitOk"]
+    assert ready(room, "q", "other") == [published, 1]
+
+
+def test_a_commit_that_is_refused_after_a_slice(room: Room) -> None:
+    """A queue that becomes full during the check refuses the whole, and the connection continues."""
+    client, other = enter(room), room.enter()
+    declare(client, "q", x_max_length=40, x_overflow="reject-publish")
+    begin(room, client)
+    publish(other, "q")
+    client.machine.feed(method_frame(2, commands.Channel.Open()))
+    assert list(client.replies()) == []
+    turns(room)
+    client.machine.feed(b"")
+    assert [describe(method) for _, method in client.replies()] == [PARTIAL, "Channel.OpenOk"]
+    assert ready(room, "q") == [1]
+
+
+def test_a_message_that_cannot_be_read_keeps_up_nobody(room: Room) -> None:
+    """A commit waits for the dead letter on disk until its channel ends, as it does if the read fails."""
+    client = enter(room)
+    declare(client, "q", x_dead_letter_exchange="")
+    declare(client, "other")
+    publish(client, "q", delivery_mode=2)
+    commit(room, client)
+    tag = fetch(client, "q")
+    assert tag is not None
+    (slot,) = room.vhost.queues["q"].level.manager.slots.values()
+    slot.contents = None
+    client.tell(1, Basic.Reject(tag, requeue=False))
+    client.tell(1, Tx.Commit())
+    other = enter(room)
+    publish(other, "other")
+    assert other.tell(1, Tx.Commit()) == []
+    for _ in range(3):
+        room.turn()
+    assert room.committer.waiting == []
+    client.machine.lost()
+    turns(room)
+    room.committer.sync()
+    assert [describe(method) for _, method in other.replies()] == ["Tx.CommitOk"]
+
+
+def test_single_acks_take_the_memory_of_one(room: Room) -> None:
+    """Acks in order are one delivery per slot, in the transaction and for a rollback."""
+    client = three_fetched(room)
+    for tag in (1, 2, 3):
+        client.tell(1, Basic.Ack(tag))
+    assert transactions(client).kept_bytes == 3 * OVERHEAD_BYTES
+    unacked = cast("SessionOfChannel", client.machine.channels[1].session).basic.unacked
+    assert [tags for tags, _ in unacked.aside or ()] == [range(1, 4)]
+    assert len(transactions(client).acknowledgements) == 1
+    client.call(1, Tx.Rollback(), Tx.RollbackOk)
+    assert [(run.first, run.last) for run in unacked.runs] == [(1, 3)]
+    client.tell(1, Basic.Nack(0, multiple=True, requeue=True))
+    commit(room, client)
+    assert ready(room, "q") == [3]
