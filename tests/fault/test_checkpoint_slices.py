@@ -62,6 +62,21 @@ def publish_and_settle(client: RawClient) -> None:
     publish(client, "third", bodies(30, 31))
 
 
+async def test_a_checkpoint_begins_after_an_open_transaction(tmp_path: Path) -> None:
+    """Recovery cannot begin within a transaction, so a checkpoint waits for the end of one that takes several turns."""
+    async with mortal_broker(tmp_path) as broker:
+        engine = broker.engines["/"]
+        with engine.store.log.group():
+            engine.store.recorder.record_deleted(1, 1000)
+            taking = asyncio.create_task(engine.checkpointer.take())
+            for _ in range(10):
+                await asyncio.sleep(0)
+            engine.store.recorder.record_deleted(1, 1001)
+            end = engine.store.log.position
+        await taking
+        assert (engine.checkpointer.count, engine.checkpointer._position) == (1, end)
+
+
 async def test_what_happens_between_two_slices_is_replayed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Messages published, settled or purged during a checkpoint are present at most once, or gone, after a kill."""
     monkeypatch.setattr(checkpointer, "SLICE", 1)
