@@ -41,7 +41,7 @@ CHUNK_IDS: Final = 65_536
 _HEADER: Final = Struct(">8sHHIQ")
 _MAGIC: Final = b"SLOTMQ\0Q"
 _FORMAT: Final = 1
-_NAME: Final = re.compile(r"(\d{10,16})-(\d{8})\.queue")
+_NAME: Final = re.compile(r"(\d{10,})-(\d{8,})\.queue")  # of `_path`; the number of a holding level has 17 digits
 
 assert _HEADER.size == ENTRY_BYTES == 24
 assert CHUNK_IDS % CELL_IDS == 0

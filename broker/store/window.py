@@ -125,7 +125,7 @@ class QueueReplay:
         self.firsts = [window.first for window in self.windows]
         self.positions: list[int] = []  # of the records of the open window
         self.sizes: list[int] = []  # their lengths
-        self.due_ms: dict[int, int] = {}  # when messages of the open window are due, by id
+        self.due_ms: dict[int, int] = {}  # when messages of the open window, or the next message, are due, by id
         self.expected = _NOT_OPEN
         self.full = 0  # the id at which the open window is full
         self.left_bytes = 0  # until the open window is full
@@ -203,15 +203,13 @@ class QueueReplay:
         window.cut(len(self.positions))
         self.positions, self.sizes = [], []
         self.expected = _NOT_OPEN
+        due_ms: list[int] = []
+        if self.due_ms:  # it may have the message of the next window already
+            due_ms = [self.due_ms.pop(message_id, 0) for message_id in range(window.first, window.end)]
         if window.bits.all():
             self.windows.pop()
             self.firsts.pop()
-            self.due_ms = {}
             return
-        due_ms: list[int] = []
-        if self.due_ms:
-            due_ms = [self.due_ms.get(message_id, 0) for message_id in range(window.first, window.end)]
-            self.due_ms = {}
         self._logs.write(self.number, window.first, entries, due_ms)
         window.count(entries)
 

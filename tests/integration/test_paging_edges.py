@@ -24,7 +24,7 @@ from broker.store.stored_slots import StoredSlots
 from tests.cold_files import ColdFiles
 from tests.deadline import DEADLINE_S, wait_until_async
 from tests.in_process import queue_of
-from tests.raw_client import RawClient, method_frame
+from tests.raw_client import RawClient, method_frame, publish_frames
 from tests.raw_talk import (
     Sections,
     connect,
@@ -70,6 +70,38 @@ class Gate:
 async def reads_are_over(broker: BrokerServer) -> None:
     """Return when the reader has no read in progress."""
     await wait_until_async(lambda: not broker.engines["/"].reader._waiting, "the end of the reads")
+
+
+# ---- names of files --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("priority", [0, 200])
+async def test_a_level_with_a_long_number_survives_a_restart(tmp_path: Path, priority: int) -> None:
+    """After a stop nothing is rebuilt or redelivered, and a checkpoint removes the files of a deleted queue."""
+    files = tmp_path / "vhosts" / "%2F" / "queues"
+    properties = commands.Basic.Properties(delivery_mode=2, priority=priority)
+
+    def fill(client: RawClient) -> None:
+        client.declare_queue(1, "q", durable=True, arguments={"x-max-priority": 255})
+        client.declare_queue(1, "other", durable=True)
+        client.send(publish_frames(1, "", "q", b"q", properties=properties))
+        publish(client, "other", [b"other"])
+
+    async with mortal_broker(tmp_path, SMALL) as broker:
+        with await talk(broker, connect, broker) as client:
+            await talk(broker, fill, client)
+        page_out(broker, "q")
+    with capture_logs() as events:
+        async with mortal_broker(tmp_path, SMALL) as broker:
+            with await talk(broker, connect, broker) as client:
+                assert await talk(broker, get, client, "other") == (b"other", False)
+                assert await talk(broker, get, client, "q") == (b"q", False)
+                await talk(broker, client.call, 1, commands.Queue.Delete(queue="q"), commands.Queue.DeleteOk)
+                await talk(broker, client.call, 1, commands.Queue.Delete(queue="other"), commands.Queue.DeleteOk)
+            await broker.engines["/"].checkpointer.take()
+            await broker.engines["/"].checkpointer.take()
+            assert list(files.iterdir()) == []
+    assert "store.queue_logs_rebuilt" not in {event["event"] for event in events}
 
 
 # ---- owners of files -------------------------------------------------------------------------------------------------

@@ -195,12 +195,17 @@ class TxSession(ClassSession):
         self._channel.connection.release()
 
     def _check(self) -> Generator[int, None, bool]:
-        """Check in steps that the stored publishes can be performed, and read rejected messages that are on disk, so
-        that their dead letters are part of the transaction. Return whether a publish has a producer's number.
+        """Read in steps the rejected messages that are on disk, so that their dead letters are part of the transaction,
+        then check that all publishes can be performed. Return whether a publish has a producer's number.
         Raises: ChannelError 403, 406; Postponed, in a cluster.
         """
         vhost = self._vhost
         numbered = False
+        for acknowledge, deliveries in self.acknowledgements:
+            for place, delivery in enumerate(deliveries if acknowledge != self._basic.settle else (), 1):
+                yield from self._load(delivery)
+                if place % CHECKS_PER_UNIT == 0:
+                    yield 1
         wanted: dict[Queue, list[int]] = {}
         for place, publication in enumerate(self.publications, 1):
             if vhost.sweep.pending:  # policies have changed since the publish was routed
@@ -216,11 +221,6 @@ class TxSession(ClassSession):
                 yield 1
         if not all(queue.fits(sizes) for queue, sizes in wanted.items()):
             raise ChannelError(406, PARTIAL)
-        for acknowledge, deliveries in self.acknowledgements:
-            for place, delivery in enumerate(deliveries if acknowledge != self._basic.settle else (), 1):
-                yield from self._load(delivery)
-                if place % CHECKS_PER_UNIT == 0:
-                    yield 1
         return numbered
 
     def _load(self, delivery: SlotDelivery) -> Iterator[int]:

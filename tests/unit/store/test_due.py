@@ -14,6 +14,7 @@ from broker.store.record import (
     encode_message,
     encode_moved,
     encode_queue_deleted,
+    encode_settled,
 )
 from tests.stored_record import read_slot
 from tests.unit.store.room import ROUTE, Room
@@ -49,6 +50,14 @@ def test_moments_are_recovered() -> None:
     assert moments(room, 8) == [0]
     assert (sorted(recovered.queues), recovered.next_queue_number) == ([7, 8], 9)
     assert room.waiting(7)[3] == b"body"
+
+
+def test_the_moment_of_a_message_that_ends_a_window_early() -> None:
+    """The due time of a message beyond a gap survives the end of the window before it, settled or not."""
+    room = Room(window_messages=10)
+    room.append(held(1, 5), held(15, 6), encode_settled(0, 1, 7, [15]), held(35, 7))
+    room.reopen()
+    assert moments(room) == [5, 7]
 
 
 def test_a_moment_of_a_deleted_queue_is_nobody_elses(room: Room) -> None:

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from broker.core.queue.level import HOLDING_PRIORITY
 from broker.store.entry_buffer import CHUNK_MAX_BYTES
 from broker.store.memory_files import MemoryFiles
 from broker.store.queue_entry import CELL_IDS, ENTRY_BYTES, Entries
 from broker.store.queue_log import CHUNK_IDS, QueueLogs
+from broker.store.record import LEVEL_SHIFT, QUEUE_NUMBERS
 from tests.watched_files import WatchedFiles
 
 FOLDER = Path("/queues")
@@ -46,6 +48,17 @@ def test_a_chunk_has_a_file_when_it_has_many_entries(files: MemoryFiles, logs: Q
         assert found.read(3, first, first + FEW + 1) == (list(range(1, FEW + 2)), [10] * (FEW + 1))
     logs.write(3, first + FEW + 1, entries(1))
     assert logs.written == 4  # to the file that is there
+
+
+@pytest.mark.parametrize("priority", [-1, 0, 9, 141, 142, 255, HOLDING_PRIORITY])
+@pytest.mark.parametrize("first", [1, CHUNK_IDS * 10**8])
+def test_the_file_of_every_level_is_found_again(files: MemoryFiles, logs: QueueLogs, priority: int, first: int) -> None:
+    """The names of files are read for the highest numbers of levels and chunks, too."""
+    number = priority + 1 << LEVEL_SHIFT | QUEUE_NUMBERS
+    logs.write(number, first, entries(3))
+    logs.sync()
+    assert len(files.list(FOLDER)) == 1
+    assert new_logs(files).check(number, first, first + 3)
 
 
 def test_a_sync_makes_the_files_of_lasting_queues() -> None:
