@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator
-from itertools import takewhile
 from typing import TYPE_CHECKING, Final
 
 from broker.core.durable_topology import TopologySnapshot
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 SLICE: Final = 150  # slots per turn of the loop, about 0.4 ms; a level counts as a slot
 CHANGES_AT_ONCE: Final = 500  # topology changes that a thread encodes in less than a millisecond
-TOGETHER: Final = 3  # slots that are captured in one step, among them the one that grows
-PASSES_MAX: Final = 20  # over a level, each for the slots that were sealed during the one before
-SLICE_MAX: Final = 400 * SLICE  # for slots of a message each; others need at most a tenth of it
 WRITE_COST: Final = 20  # a write to a queue log counts as this many slots
 ENTRIES_PER_SLOT: Final = 20  # this many entries of a write count as one slot
 # A checkpoint is due when replaying the log takes longer than writing a checkpoint. The larger of these limits applies.
@@ -64,7 +60,6 @@ class Checkpointer:
         self._shorten = shorten
         self._position = store.log.position
         self._slots = 0  # in the last checkpoint
-        self._slice = SLICE
         self._left = 0  # of the current slice
         self._busy = asyncio.Lock()
         self.count = 0
@@ -113,7 +108,7 @@ class Checkpointer:
             for level in _durable_levels(topology):
                 level.log_settlements()  # the log ends at a clean checkpoint
         checkpoint = Checkpoint(store.log.position, clean, _interruptible(topology), [], vhost.queues.next_number)
-        self._left = self._slice = SLICE
+        self._left = SLICE
         for _ in topology.copy_bindings():
             await self._turn(1)
         for level in _durable_levels(topology):
@@ -127,36 +122,28 @@ class Checkpointer:
         if self._left <= 0:
             self._shorten()
             await asyncio.sleep(0)
-            self._left = self._slice
+            self._left = SLICE
         self._left -= cost
 
     async def _state(self, level: Level) -> QueueState | None:
-        """Return the state of a level, or None if it was deleted.
+        """Return the state of a level, or None if it was deleted. Messages that arrive after this call are not
+        included: their records follow the position of the checkpoint.
 
-        Invariant: the next id is captured last, together with the slots that still grow. So every id below it that is
-            in no slot is settled.
+        Invariant: the next id is captured with the list of slots, and with the slot that grows. So every id below it
+            that is in no slot is settled, or is settled by a record after the position of the checkpoint.
         """
+        await self._turn(0)
         manager = level.manager
-        states: list[SlotState] = []
         slots = list(manager.slots.values())
-        self._slice = SLICE
-        for _ in range(PASSES_MAX):
-            count = len(slots)
-            for slot in slots[:-1]:  # the last one grows
-                await self._turn(0)
-                if slot.tenure is not Tenure.DELETED:
-                    states.append(self._slot_state(level, slot))
+        next_id = manager.next_id
+        newest = [self._slot_state(level, slot) for slot in slots[-1:] if slot.length]
+        states: list[SlotState] = []
+        for slot in slots[:-1]:
             await self._turn(0)
-            slots = _slots_from(level, slots[-1].first)
-            if len(slots) <= TOGETHER:
-                break
-            # So the next pass has half as many slots, however fast publishers seal them.
-            self._slice = min(max(SLICE, 2 * self._slice * len(slots) // count), SLICE_MAX)
-        if level.deleted:
-            return None
-        states.extend([self._slot_state(level, slot) for slot in slots if slot.length])
+            if slot.tenure is not Tenure.DELETED:
+                states.append(self._slot_state(level, slot))
         self._left -= 1
-        return QueueState(level.number, manager.next_id, states)
+        return None if level.deleted else QueueState(level.number, next_id, states + newest)
 
     def _slot_state(self, level: Level, slot: Slot) -> SlotState:
         self._left -= 1
@@ -172,12 +159,6 @@ class Checkpointer:
             size_bytes=slot.bytes,
             redelivered=slot.recovered,
         )
-
-
-def _slots_from(level: Level, first: int) -> list[Slot]:
-    """Return the slots of a level that begin at an id or later, in ascending order. Cost: O(slots returned)."""
-    newest_first = takewhile(lambda slot: slot.first >= first, reversed(level.manager.slots.values()))
-    return list(newest_first)[::-1]
 
 
 def _durable_levels(topology: TopologySnapshot) -> Iterator[Level]:
