@@ -144,7 +144,8 @@ class Heap:
         _clear_caches()  # each name that was composed for a getattr stays in the cache of types, and keeps its arena
         with suppress(OSError), _MAPS.open() as lines:
             self._unmap(set(self._code).intersection(_read_only_files(lines)))
-        if not self._pools:  # otherwise an idle broker would take its new pools again and again
+        # An idle broker must not take the pools of each new arena, because it would soon need another arena.
+        if not self._pools or resident_bytes() >= self._shrunk_bytes + GROWTH_BYTES:
             yield from self._pools.take()
         yield from self._return()
         self._shrunk_bytes = resident_bytes()
@@ -225,7 +226,6 @@ def _glibc() -> Any:
         libc.free.restype, libc.free.argtypes = None, (pointer,)
         libc.sbrk.restype, libc.sbrk.argtypes = pointer, (ctypes.c_ssize_t,)
         libc.madvise.argtypes = (pointer, word, ctypes.c_int)
-        libc.mincore.argtypes = (pointer, word, pointer)
     except (AttributeError, OSError, TypeError):
         return None
     return libc

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from broker.free_pools import POOL_BYTES, SLICE_POOLS
+from broker.free_pools import POOL_BYTES, STEP_CALLS
 from broker.heap import SLICE_BYTES, _clean_files
 
 pytestmark = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has mallopt")
@@ -144,18 +144,61 @@ def test_free_pools_go_back_although_objects_keep_their_arenas() -> None:
     assert left_bytes < pinned_bytes / 2
     assert again_bytes < full_bytes + (2 << 20)
     assert taken * POOL_BYTES > full_bytes / 2
-    assert steps >= 2 * (taken // SLICE_POOLS) - 1
+    assert steps >= 2 * 31 * taken // STEP_CALLS
     assert given_back == 0
     assert intact == 40
 
 
+AGAIN = """
+from broker.free_pools import FreePools
+from broker.heap import _glibc
+pools = FreePools(_glibc())
+calls = [0]
+def counted(call):
+    def count(argument):
+        calls[-1] += 1
+        return call(argument)
+    return count
+pools._malloc, pools._free = counted(pools._malloc), counted(pools._free)
+sizes, taken, kept = (24, 24, 470, 470, 100, 470, 24), [], []
+for size in sizes:
+    objects = [number.to_bytes(size) for number in range(20_000_000 // (size + 33))]
+    kept.append(objects[::5000])
+    del objects
+    if size == 470:
+        stray = [bytes(470) for _ in range(4000)]
+        del stray[::2]  # pools that are half used
+    for _ in pools.take():
+        calls.append(0)
+    taken.append(len(pools))
+    calls.append(0)
+    for _ in pools.give_back():
+        calls.append(0)
+intact = sum(list(map(int.from_bytes, some)) == list(range(0, 5000 * len(some), 5000)) for some in kept)
+print(min(taken), max(taken), max(calls), intact)
+"""
+
+
+def test_free_pools_are_taken_after_every_load() -> None:
+    """It does not matter which blocks the pools had before, nor that those were of the same size as the new ones; a
+    step has a bounded number of calls.
+    """
+    least, most, calls, intact = _run(AGAIN)
+    assert least > 0.7 * most
+    assert most * POOL_BYTES > 15_000_000
+    assert calls <= STEP_CALLS
+    assert intact == 7
+
+
 LOADS = """
 import asyncio, sys
+import broker.heap as heap_module
 from broker.heap import PAUSE_S, QUIET_TURNS, Heap, keep_freed_memory
 assert keep_freed_memory()
 
 async def run():
     turns, left = [0], []
+    heap_module.INTERVAL_S = 1000  # this program checks
     names = [f"name_{number}" for number in range(100)]
     for name in names:
         getattr(names, name, None)
@@ -184,6 +227,17 @@ async def run():
         heap.check()  # idle again
         await asyncio.sleep(0.5)
         assert len(heap._pools) == taken
+    turns[0] += 1
+    heap.check()
+    await asyncio.sleep(0.5)
+    objects = [number.to_bytes(64) for number in range(400_000)]  # a load in few turns
+    small = objects[::10_000]
+    del objects
+    turns[0] += 1
+    heap.check()
+    while anonymous_bytes() - before > 25_000_000:
+        await asyncio.sleep(PAUSE_S)
+    assert len(heap._pools) > 1.5 * taken  # none was given back
     heap.close()
     print(max(left), sum(map(int.__gt__, references, map(sys.getrefcount, names))))
 
