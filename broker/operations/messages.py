@@ -200,10 +200,10 @@ async def get(broker: OperatedBroker, asked: Get, asker: Asker) -> dict[str, int
     queue, engine = queue_named(vhost, asked.queue), broker.engine(vhost)
     fetched: list[Fetched] = []
     try:
-        while len(fetched) < asked.count and sum(map(size_of, fetched)) < FETCH_BYTES_MAX:
+        while len(fetched) < asked.count and (left_bytes := FETCH_BYTES_MAX - sum(map(size_of, fetched))) > 0:
             before = len(fetched)
             await decided(partial(queue.prepare_for, "get", None))
-            await fetch(engine, queue, asked.count, FETCH_BYTES_MAX, fetched)
+            await fetch(engine, queue, asked.count, left_bytes, fetched)
             if len(fetched) == before:
                 break
         asker.write_progress({"messages": [_row(one) for one in fetched]})

@@ -52,6 +52,8 @@ class Cluster(SettingsSection):
                 raise ValueError(WANTED)
             if is_misread(parts):
                 raise ValueError(f"not a URL: {WANTED}, with / ? # @ in the password as %2F %3F %23 %40")
+            if not are_servers(parts):
+                raise ValueError(f"each host should have a name, and each port be from 1 to 65535: {WANTED}")
         return url
 
     @field_validator("node")
@@ -90,3 +92,16 @@ def is_misread(parts: SplitResult) -> bool:
     login, _, hosts = parts.netloc.rpartition("@")
     is_cut = not login and ":" in parts.netloc and "@" in parts.path
     return is_cut or not all(SERVER.fullmatch(host) for host in hosts.split(","))
+
+
+def are_servers(parts: SplitResult) -> bool:
+    """Return whether each host in a URL or its query has a name, and each port is one; the driver does not check."""
+    query = dict(parse_qsl(parts.query))
+    listed = parts.netloc.rpartition("@")[2] or query.get("host", "")
+    servers = [SERVER.fullmatch(host) for host in listed.split(",") if host[:1] != "/"] if listed else []
+    if not all(server is not None and server[1] for server in servers):
+        return False
+    ports = [server[2][1:] for server in servers if server is not None and len(server[2] or "") > 1]
+    if query.get("port"):
+        ports += query["port"].split(",")
+    return all(port.isascii() and port.isdigit() and 0 < int(port) < 1 << 16 for port in ports)

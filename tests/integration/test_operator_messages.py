@@ -328,3 +328,27 @@ async def test_more_messages_than_one_step_takes_are_dropped(broker: BrokerServe
     contents = [one for slot in queue.level.manager.slots.values() for one in slot.contents or () if one is not None]
     assert [message.body for message in contents] == bodies[len(bodies) - left :]
     assert (queue.ready, queue.unacked) == (left, 0)
+
+
+@pytest.mark.interpreted("a function of a module is replaced")
+async def test_a_get_that_fetches_twice_has_one_limit(
+    broker: BrokerServer, slotmq: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages that arrive during a get are part of its answer within the limit of bytes."""
+    queue = broker.engines["/"].vhost.queues.declare("q")
+    fetch = messages.fetch
+
+    def post(count: int) -> None:
+        for _ in range(count):
+            message = Message(Envelope("", "q"), NO_PROPERTIES, bytes(100), 1, facts_of(NO_PROPERTIES), 1)
+            broker.engines["/"].vhost.poster.post(message, [queue])
+
+    async def fetch_and_post(*arguments: Any) -> None:
+        await fetch(*arguments)
+        post(10)
+
+    monkeypatch.setattr(messages, "fetch", fetch_and_post)
+    monkeypatch.setattr(messages, "FETCH_BYTES_MAX", 1000)
+    post(8)
+    code, said, _ = await slotmq("get", "q", "--count", "100", "--json")
+    assert (code, len(json.loads(said))) == (0, 9)

@@ -201,3 +201,15 @@ def command(web: Web, verb: str, **arguments: Any) -> dict[str, Any]:
         web.ask("POST", "/v1/control", {"verb": verb, **arguments}).body.splitlines()[-1]
     )
     return answer
+
+
+def test_topic_permissions_of_the_default_exchange(web: Web) -> None:
+    """A path names the default exchange amq.default; permissions that were set for this name are removed first."""
+    path = "/api/topic-permissions/%2F/guest"
+    for name in ("", "amq.default"):
+        assert web.ask("PUT", path, {"exchange": name, "write": "", "read": ""}).status in (201, 204)
+    for name in ("", None):
+        assert web.ask("DELETE", f"{path}/amq.default").status == 204
+        left = [row["exchange"] for row in json.loads(web.get("/api/topic-permissions").body) if row["user"] == "guest"]
+        assert left == ([] if name is None else [name])
+    assert web.ask("DELETE", f"{path}/amq.default").status == 404

@@ -8,6 +8,7 @@ from typing import Any, Final
 from broker.core.auth.users import User
 from broker.core.definitions.reading import read_user
 from broker.manage.answers import Response, created, json_answer, no_content
+from broker.manage.api.bindings import DEFAULT_EXCHANGE
 from broker.manage.call import ApiRoute, Call, Needs
 from broker.manage.listing import small_list
 from broker.manage.refusal import bad_request, not_found
@@ -116,9 +117,15 @@ async def set_permissions(call: Call, *, topics: bool) -> Response:
 
 
 async def clear_permissions(call: Call, *, topics: bool) -> None:
-    """Remove the permissions of a user in a vhost, or topic permissions for one exchange or all."""
+    """Remove the permissions of a user in a vhost, or topic permissions for one exchange or all. `amq.default` is the
+    default exchange, unless permissions were set for an exchange of that name.
+    """
     named = {name: call.words[name] for name in ("user", "vhost", "exchange") if name in call.words}
-    if not any(named.get("exchange") in (None, row.get("exchange")) for row in _found(call, topics=topics)):
+    found = _found(call, topics=topics)
+    exchanges = {row.get("exchange") for row in found}
+    if named.get("exchange") == DEFAULT_EXCHANGE and DEFAULT_EXCHANGE not in exchanges:
+        named["exchange"] = ""
+    if not found or ("exchange" in named and named["exchange"] not in exchanges):
         raise not_found()
     await call.operate("delete_topic_permission" if topics else "delete_permission", **named)
 

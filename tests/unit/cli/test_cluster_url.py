@@ -75,6 +75,22 @@ def test_file_that_cannot_be_used_is_one_line(tmp_path: Path, content: str | Non
     assert "hush" not in line
 
 
+SERVERS = (
+    *(
+        "h:99999/d",
+        "h:0/d",
+        "a,,b/d",
+        ",a/d",
+        ":5432/d",
+        "a,b:65536/d",
+        "h/d?port=-1",
+        "h/d?port=%205432",
+        "h/d?port=x",
+    ),
+    *("h/d?port=1,", "h/d?port=99999", "/d?host=a,,b", "/d?host=a:99999", "/d?host=[::1]:0", "/d?host=a:x"),
+)
+
+
 @pytest.mark.parametrize(
     ("words", "line"),
     [
@@ -87,6 +103,10 @@ def test_file_that_cannot_be_used_is_one_line(tmp_path: Path, content: str | Non
         (["--cluster", "postgres://u:1#hush@h/d"], "--cluster: not a URL"),
         (["--cluster", "postgres://u:hush@h:port/d"], "--cluster: not a URL"),
         (["--cluster", "postgres://u:p@hush@h:5432/d"], "--cluster: not a URL"),
+        *(
+            (["--cluster", f"postgres://u:hush@{server}"], "--cluster: each host should have a name")
+            for server in SERVERS
+        ),
         (["--cluster", URL], "cluster: node is missing"),
         (["--node", "a"], "cluster: node is set and neither url nor url_file is"),
         (["--cluster", URL, "--cluster-file", "f", "--node", "a"], "cluster: only one of url and url_file can be set"),
