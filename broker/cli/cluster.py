@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from broker.cli.broker_url import broker_of
 from broker.cli.control_client import Unanswered, ask_for, request
+from broker.cli.exit_codes import unwritable
 from broker.cli.parser import BadUsage, add_command, add_group, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine, share_of
 from broker.cli.table import cell, counted, print_facts, print_rows
@@ -117,7 +118,7 @@ def _backup(arguments: argparse.Namespace) -> None:
     try:
         descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except OSError as error:
-        raise BadUsage(f"{file}: {error.strerror}") from None
+        raise unwritable(file, error) from None
     finished = False
     try:
         with os.fdopen(descriptor, "wb") as stream, ProgressLine(quiet=arguments.quiet) as line:
@@ -128,7 +129,7 @@ def _backup(arguments: argparse.Namespace) -> None:
             os.fsync(stream.fileno())
         finished = True
     except OSError as error:
-        raise Unanswered(f"{file}: {error.strerror or error}") from None
+        raise unwritable(file, error) from None
     finally:
         if not finished:
             file.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.cli.control_client import Unanswered, ask_for
+from broker.cli.exit_codes import unwritable
 from broker.cli.parser import BadUsage, add_command, add_group, add_switch, add_value, finish
 from broker.cli.progress_line import ProgressLine
 from broker.cli.table import cell, counted, print_json, warn
@@ -87,4 +88,4 @@ def _export(arguments: argparse.Namespace) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
             stream.write(text)
     except OSError as error:
-        raise BadUsage(f"{arguments.file}: cannot be written: {error.strerror}") from None
+        raise unwritable(arguments.file, error) from None

@@ -11,6 +11,7 @@ The systemd unit restarts a broker after 1, but not after 2.
 from __future__ import annotations
 
 import errno
+import os
 from typing import Final
 
 FAILED: Final = 1
@@ -38,6 +39,15 @@ def code_of_start(error: BaseException) -> int:
             return FAILED
         cause = cause.__cause__ or cause.__context__  # in compiled code, `raise ... from` sets only the latter
     return UNUSABLE
+
+
+def unwritable(path: str | os.PathLike[str], error: OSError) -> Exception:
+    """Return the error of a command whose file cannot be written: exit code 1 on a full disk, 2 for a wrong path."""
+    from broker.cli.broker_url import Unanswered
+    from broker.cli.parser import BadUsage
+
+    reason = error.strerror or str(error) or type(error).__name__
+    return (Unanswered if _is_temporary(error) else BadUsage)(f"{path}: cannot be written: {reason}")
 
 
 def _is_temporary(error: OSError) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broker.cli.exit_codes import FAILED
+from broker.cli.exit_codes import FAILED, unwritable
 from broker.cli.parser import BadUsage, LazyParser, add_command
 from broker.cli.table import failed
 
@@ -76,12 +76,12 @@ def _check_files(arguments: argparse.Namespace) -> None:
 
 
 def _write(path: Path, text: str, mode: str = "w") -> None:
-    """Write a file. Raises: BadUsage."""
+    """Write a file. Raises: BadUsage; Unanswered on a full disk."""
     try:
         with path.open(mode, encoding="utf-8") as file:
             file.write(text)
     except OSError as error:
-        raise BadUsage(f"cannot write {path}: {error.strerror or error}") from None
+        raise unwritable(path, error) from None
 
 
 def _show(result: Result, arguments: argparse.Namespace) -> None:

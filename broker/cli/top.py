@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import re
 import select
@@ -41,6 +42,7 @@ class TopTerminal:
     def __init__(self) -> None:
         self._in = sys.stdin.fileno()
         self._typed: deque[str] = deque()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("ignore")  # a read may end within a character
         self._before: list[Any] = []
         self._wakes: tuple[int, int] = (-1, -1)  # a pipe to which `_wake` writes at a resize, to end the wait for a key
         self._plain = "NO_COLOR" in os.environ
@@ -80,8 +82,8 @@ class TopTerminal:
             os.read(self._wakes[0], KEY_BYTES_MAX)
         if self._in not in ready:
             return ""
-        typed = os.read(self._in, KEY_BYTES_MAX).decode(errors="ignore")
-        self._typed += KEY.findall(typed or END)
+        octets = os.read(self._in, KEY_BYTES_MAX)
+        self._typed += KEY.findall(self._decoder.decode(octets)) if octets else [END]
         return self._next()
 
     def _next(self) -> str:
@@ -109,7 +111,7 @@ COLUMNS: Final = ("vhost", "name", "state", "publish", "deliver", "ack", "ready"
 def add_top(commands: Any) -> None:
     """Add the command."""
     command = add_command(
-        commands, "top", "watch the queues: rates, lengths, age of the oldest message; ? shows the keys, q quits"
+        commands, "top", "watch the queues: rates, lengths, age of the oldest message; q quits"
     )
     keys = f"{', '.join(SORT_KEYS)}; default {SORT_KEYS[0]}"
     add_value(command, "--sort", "KEY", keys, choices=SORT_KEYS, default=SORT_KEYS[0])

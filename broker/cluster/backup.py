@@ -126,7 +126,12 @@ async def copying(target: ServerAddress) -> AsyncIterator[asyncpg.Connection]:
         for name, value in SETTINGS.items():
             await connection.execute("SELECT set_config($1, $2, false)", name, value)
         yield connection
-    except (asyncpg.PostgresConnectionError, asyncpg.InterfaceError, asyncpg.InternalClientError) as error:
+    except (
+        asyncpg.PostgresConnectionError,
+        asyncpg.InterfaceError,
+        asyncpg.InternalClientError,
+        ConnectionError,
+    ) as error:
         raise Unreachable(f"{target.shown}: {target.reason(error)}") from error
     except asyncpg.PostgresError as error:
         raise DatabaseRefused(f"{target.shown}: {target.reason(error)}") from error

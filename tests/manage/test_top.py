@@ -129,6 +129,9 @@ def test_the_view_on_a_terminal(url: str) -> None:
     try:
         until(b"long")
         until("PUBLISH/s↓".encode())
+        shown = b""
+        os.write(theirs, b"\xff")  # not a character
+        until(b"q quit")
         os.write(theirs, b"/ol\r")
         until(b"1 queue in all vhosts")
         os.write(theirs, b"q")

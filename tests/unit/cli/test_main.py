@@ -20,8 +20,11 @@ import pytest
 
 import broker
 from broker.amqp.errors import NotNow
+from broker.cli.broker_url import Unanswered
 from broker.cli.config import documented
+from broker.cli.exit_codes import unwritable
 from broker.cli.main import main
+from broker.cli.parser import BadUsage
 from broker.cli.table import print_json
 from broker.compiled import listed
 from broker.core.definitions.reading import BadDefinitions
@@ -131,6 +134,21 @@ def test_wrong_usage_is_one_line_and_exit_2(argv: tuple[str, ...], capsys: pytes
     assert out == ""
     assert err.startswith("slotmq")
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "said"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), Unanswered, "f: cannot be written: No space left on device"),
+        (OSError(errno.EDQUOT, "Quota exceeded"), Unanswered, "f: cannot be written: Quota exceeded"),
+        (OSError(errno.EROFS, "Read-only file system"), BadUsage, "f: cannot be written: Read-only file system"),
+        (OSError(), BadUsage, "f: cannot be written: OSError"),
+    ],
+)
+def test_a_file_that_cannot_be_written_may_be_written_later(error: OSError, kind: type[Exception], said: str) -> None:
+    """A command ends with exit code 1 on a full disk, with 2 for a wrong path; a reason is always given."""
+    found = unwritable("f", error)
+    assert (type(found), str(found)) == (kind, said)
 
 
 def caused(error: Exception, number: int, kind: type[OSError] = OSError) -> Exception:

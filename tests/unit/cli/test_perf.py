@@ -26,7 +26,7 @@ NOBODY = "amqp://guest:hush-hush@127.0.0.1:1"
         (("throughput", "-s", "1x"), "size"),
         (("throughput", "-C", "0"), "at least 1"),
         (("throughput", "-q", "65536"), "65535"),
-        (("throughput", "--plot", "/no/such/folder/x.html"), "cannot write"),
+        (("throughput", "--plot", "/no/such/folder/x.html"), "cannot be written"),
         (("throughput", "-i", "1ms"), "50ms"),
         (("latency", "-s", "4"), "8 bytes"),
         (("fanout", "-y", "0"), "consumer"),
@@ -129,4 +129,4 @@ def test_a_page_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pytes
     """An unwritable page is reported with exit code 2."""
     target = tmp_path / "missing" / "page.html"
     assert main(["perf", "compare", kept(tmp_path, "a.json", "A", 1000), "--plot", str(target)]) == 2
-    assert capsys.readouterr().err == f"slotmq: cannot write {target}: No such file or directory\n"
+    assert capsys.readouterr().err == f"slotmq: {target}: cannot be written: No such file or directory\n"
