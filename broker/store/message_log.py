@@ -93,6 +93,13 @@ class Group:
         self.records: list[bytes] = []
         self.size_bytes = 0
 
+    def add(self, record: bytes) -> None:
+        self.records.append(encode_inner(record))
+        self.size_bytes += len(record)
+
+    def begin_blocks(self, place: int) -> None:
+        self.place = place
+
     def take(self) -> list[bytes]:
         """Return the records that are in no block, and include them in the head."""
         records, self.records = self.records, []
@@ -391,13 +398,12 @@ class MessageLog(Segments):
         position = self.position
         self.position += len(record)
         assert self.position - group.position <= RECORD_MAX_BYTES
-        group.records.append(encode_inner(record))
-        group.size_bytes += len(record)
+        group.add(record)
         if group.size_bytes >= BLOCK_BYTES:
             blocks = self._runs[-1].blocks
             if group.place < 0:
                 self._end_block()
-                group.place = len(blocks)
+                group.begin_blocks(len(blocks))
                 blocks.append(b"")  # the head is known at the end of the group
             self._add(group.take())
             self._end_block()
