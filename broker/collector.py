@@ -16,6 +16,7 @@ NEVER: Final = 1 << 30
 AGED_MAX: Final = 2  # collections of generation 1 after which everything is frozen at once
 VISITED_MAX: Final = YOUNG * (ROUNDS + 3) * AGED_MAX
 """A collection visits hardly more objects than this, in less than 20 ms."""
+YOUNG_MAX: Final = VISITED_MAX // 2  # objects of generation 0 that a collection may visit, beside older ones
 REFERENCES_MAX: Final = 200_000  # references in containers that are not frozen; a collection takes 30 ns for each
 CONTAINERS: Final = frozenset({list, tuple, dict, set, deque})
 
@@ -26,8 +27,8 @@ class Collector:
     A full collection would visit every object: 70 ms in a fresh broker, a second with 100,000 bindings. Frozen objects
     are not visited, but are still freed with their last reference. Objects of clients do not leave reference cycles,
     so nothing is ever unfrozen. Cycles of exceptions and of asyncio are collected while they are young. Once a second
-    the objects that have aged since the last check are collected, and the survivors frozen. If there are many, because
-    a topology has grown, they are frozen without a collection.
+    the objects that have aged since the last check are collected, and the survivors frozen. If there are very many,
+    because a topology has grown, they are frozen without a collection.
 
     Python starts a collection when allocations outnumber deallocations by a threshold. An import of definitions frees
     as many older objects as it allocates, so generation 0 would grow to 100,000 objects without `collect_young`.
@@ -72,22 +73,28 @@ class Collector:
     def collect_old(self) -> None:
         """Collect the objects that have aged since the last call, and freeze the survivors.
 
-        If they contain too many references, as during an import, freeze them without a collection.
+        If they are too many or contain too many references, as during an import, freeze them without a collection.
         """
         if self._aged:
-            references = sum([len(container) for container in gc.get_objects() if type(container) in CONTAINERS])
-            if references > REFERENCES_MAX:
+            objects = gc.get_objects()
+            references = sum([len(container) for container in objects if type(container) in CONTAINERS])
+            is_long = len(objects) > VISITED_MAX or references > REFERENCES_MAX
+            del objects
+            if is_long:
                 self._freeze()
             else:
                 self.collect()
 
     def collect_young(self) -> None:
-        """Collect young objects if there are many. Cost: about ten nanoseconds per object."""
-        if not self._has_collected and len(gc.get_objects(generation=0)) > YOUNG:
-            generation = int(gc.get_count()[1] > ROUNDS)  # the one that Python would choose
-            gc.collect(generation)
-            if generation:
-                self._freeze()
+        """Collect young objects if there are many; if there are very many, freeze them without a collection.
+        Cost: about ten nanoseconds per object.
+        """
+        young = 0 if self._has_collected else len(gc.get_objects(generation=0))
+        if young > YOUNG_MAX:
+            self._freeze()
+        elif young > YOUNG:
+            gc.collect(1)
+            self._freeze()
         self._has_collected = False
 
     def collect(self) -> None:

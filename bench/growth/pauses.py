@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from bench import brokers
 from bench.brokers import PROJECT, Broker, run_slotmq
-from bench.ground import EXCHANGE, control, declare_bound, fill, sink
+from bench.ground import BODY_BYTES, EXCHANGE, control, declare_bound, fill, sink
 from bench.growth.turn_sampler import prefix
 from bench.herd import Herd
 from bench.light import LightClient
@@ -37,12 +37,13 @@ _POLL_S: Final = 0.02
 _AFTER_S: Final = 1.0  # work that an operation leaves for later turns is part of it
 _QUEUE: Final = "pauses"
 _TARGET: Final = "pauses-target"
-_TRANSACTION: Final = 100_000  # acks, which fit into the default of amqp.tx_max_bytes
+_TRANSACTION: Final = 100_000  # acks or publishes, which fit into the default of amqp.tx_max_bytes
 _METHODS: Final = {
     "nack": (60, 120),
     "recover": (60, 110),
     "purge": (50, 30),
     "tx.select": (90, 10),
+    "commit": (90, 20),
     "rollback": (90, 30),
     "cancel": (60, 30),
 }
@@ -74,6 +75,14 @@ class Group:
         herd.reach(_LIMIT_S, lambda: herd.delivered >= self.count, f"fewer than {self.count:,} messages arrived")
         self.peer.received.clear()  # the herd has counted these deliveries
         self.peer.socket.setblocking(True)
+
+    def transact(self) -> None:
+        """Publish persistent messages in a transaction."""
+        declare_bound(self.peer, [_QUEUE], ["g.#"], durable=True)
+        self.call("tx.select")
+        message = wire.publish(self.peer.channel, EXCHANGE, "g.x", bytes(BODY_BYTES), persistent=True)
+        self.peer.socket.sendall(message * min(self.count, _TRANSACTION))
+        self.peer.call(self.peer.round_trip, wire.BASIC_QOS_OK)
 
     def declare(self) -> None:
         """Import the queues, each with a binding."""
@@ -170,6 +179,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "nack, requeue": (Group.hold, _return_all("nack", struct.pack(">QB", 0, 3))),
     "nack": (Group.hold, _return_all("nack", struct.pack(">QB", 0, 1), requeued=False)),
     "recover": (Group.hold, _return_all("recover", b"\1")),
+    "commit": (Group.transact, lambda group: group.call("commit")),
     "rollback": (Group.hold, _roll_back),
     "channel close": (Group.hold, _close_channel),
     "connection lost": (Group.hold, _close_socket),

@@ -117,7 +117,8 @@ async def test_cycles_that_became_old_are_collected_once() -> None:
     collector.close()
 
 
-async def test_objects_that_take_the_place_of_freed_ones_are_collected() -> None:
+@pytest.mark.parametrize("at_once", [YOUNG, 4 * YOUNG, 20 * YOUNG])
+async def test_objects_that_take_the_place_of_freed_ones_are_collected(at_once: int) -> None:
     """Python counts a new object and a freed one as none, so an import would leave one collection with all it made."""
     collector = Collector(asyncio.get_running_loop())
     old = [[number] for number in range(20 * YOUNG)]
@@ -125,10 +126,11 @@ async def test_objects_that_take_the_place_of_freed_ones_are_collected() -> None
     made: list[list[int]] = []
     with visits() as visited:
         while old:
-            for _ in range(YOUNG):
+            for _ in range(at_once):
                 old.pop()
                 made.append([])
             collector.collect_young()
+            collector.collect_old()
         gc.collect(1)
     collector.close()
     assert len(made) == 20 * YOUNG
