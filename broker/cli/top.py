@@ -110,9 +110,7 @@ COLUMNS: Final = ("vhost", "name", "state", "publish", "deliver", "ack", "ready"
 
 def add_top(commands: Any) -> None:
     """Add the command."""
-    command = add_command(
-        commands, "top", "watch the queues: rates, lengths, age of the oldest message; q quits"
-    )
+    command = add_command(commands, "top", "watch the queues: rates, lengths, age of the oldest message; q quits")
     keys = f"{', '.join(SORT_KEYS)}; default {SORT_KEYS[0]}"
     add_value(command, "--sort", "KEY", keys, choices=SORT_KEYS, default=SORT_KEYS[0])
     add_switch(command, "--reverse", "the smallest first")
