@@ -41,6 +41,24 @@ def test_the_page_links_every_style_and_only_files_that_exist() -> None:
     assert "<style" not in text and "style=" not in text and "onload" not in text
 
 
+def test_every_style_and_every_exported_name_is_used() -> None:
+    """Scripts and the page name each class of the styles, or its beginning; other scripts import what one exports."""
+    texts = {file: file.read_text() for file in FOLDER.rglob("*.*") if file.suffix in (".js", ".html", ".css")}
+    scripts = "\n".join(text for file, text in texts.items() if file.suffix != ".css")
+    composed = "|".join(map(re.escape, set(re.findall(r"(?<![\w-])(\w+-?)\$\{", scripts))))  # `rank-${column.rank}`
+    sheets = re.sub(
+        r"/\*.*?\*/", "", "\n".join(text for file, text in texts.items() if file.suffix == ".css"), flags=re.DOTALL
+    )
+    classes = {
+        name for name in re.findall(r"\.(-?[A-Za-z_][\w-]*)(?=[^{}]*\{)", sheets) if not re.match(composed, name)
+    }
+    assert [name for name in classes if not re.search(rf"(?<![\w-]){name}(?![\w-])", scripts)] == []
+    for file in SCRIPTS:
+        others = "\n".join(text for other, text in texts.items() if other != file)
+        exported = re.findall(r"export (?:async )?(?:function\*?|const|let|class) (\w+)", texts[file])
+        assert [name for name in exported if not re.search(rf"\b{name}\b", others)] == [], file
+
+
 async def test_files_are_served_with_a_strict_policy(broker: BrokerServer) -> None:
     """Every file needs no login, allows scripts of this host only, and is not sent again while it is the same."""
     page = await ask(broker, "GET", "/", user=None)

@@ -3,7 +3,7 @@
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 /** Shown for unknown values, as distinct from none. */
-export const UNKNOWN = "?";
+const UNKNOWN = "?";
 const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
 
 /** Return a count with separators: 12,345. */

@@ -48,7 +48,7 @@ export function strip() {
 }
 
 /** Return the look of a slot: "disk" takes precedence over "leased", and that over "open" and "sealed". */
-export function lookOf(slot) {
+function lookOf(slot) {
   if (!slot.resident) return "disk";
   return slot.owner ? "leased" : slot.state === "open" ? "open" : "sealed";
 }

@@ -66,7 +66,7 @@ function open(view) {
 }
 
 /** Return the state of a queue, "idle" for a running one without activity for a while. */
-export function shownState(row) {
+function shownState(row) {
   const since = row.idle_since ? Date.parse(row.idle_since) : Date.now();
   return row.state === "running" && Date.now() - since > IDLE_MS ? "idle" : row.state;
 }
