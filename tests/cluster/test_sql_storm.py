@@ -197,5 +197,5 @@ async def test_random_calls_at_once_leave_sound_tables(sessions: Sessions, seed:
     rows = await watch.rows("SELECT level, number, bits FROM slot WHERE NOT level = ANY ($1)", [PURGED, DROPPED])
     left = {(r["level"], r["number"], index) for r in rows for index, bit in enumerate(r["bits"]) if bit == "1"}
     assert storm.published - storm.settling <= left, "a message is lost"
-    assert storm.fenced > 3
+    assert storm.fenced > 0  # 5 to 19 in forty runs
     assert await watch.value("SELECT count(*) FROM ring") > 2

@@ -62,7 +62,9 @@ def test_signals_to_the_last_moment_of_a_stop(broker_process: BrokerProcess, num
 def test_signals_from_the_first_moment_of_a_start(broker_process: BrokerProcess, numbers: Numbers) -> None:
     """A start that is interrupted as soon as the command runs, before it reads its settings, exits 0."""
     broker_process.fresh = True
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # under nohup the process would ignore it from the start
     broker_process.spawn()
+    signal.signal(signal.SIGHUP, before)
     status = Path(f"/proc/{broker_process.running.pid}/status")
 
     def has_begun() -> bool:
