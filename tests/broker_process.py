@@ -171,9 +171,11 @@ class BrokerProcess:
         return self._output("err").read_text(encoding="utf-8", errors="replace")
 
     def log_events(self) -> list[dict[str, Any]]:
-        """Return the parsed log lines of the last start; a line that is not a JSON object fails the test."""
+        """Return the parsed log lines of the last start; a line that is not a JSON object fails the test. A line that
+        is being written is left out.
+        """
         events = []
-        for line in self.stderr().splitlines():
+        for line in self.stderr().rpartition("\n")[0].splitlines():
             try:
                 event = json.loads(line)
             except ValueError:
